@@ -1,0 +1,59 @@
+//! The frame of every tool: run its body, print its failure, choose its exit code.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use crate::{Failure, exit};
+
+/// Runs a tool's body; the only place that prints errors and chooses exit codes.
+///
+/// A panic is a defect of the tool and ends with exit code 70.
+pub fn run(tool: &'static str, main: impl FnOnce() -> Result<(), Failure>) -> ExitCode {
+    match catch_unwind(AssertUnwindSafe(main)) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => {
+            report(tool, &failure);
+            ExitCode::from(failure.code)
+        }
+        Err(_) => {
+            eprintln!("{tool}: error: internal error (a defect of {tool}; the panic above says where)");
+            ExitCode::from(exit::BUG)
+        }
+    }
+}
+
+/// Prints what the failure says: asked-for text on stdout, everything else on stderr.
+fn report(tool: &str, failure: &Failure) {
+    if failure.code == 0 {
+        // A closed stdout is the reader's choice; there is nobody left to tell.
+        let _ = std::io::stdout().write_all(failure.message.as_bytes());
+        return;
+    }
+    let kind = if failure.code == exit::TRY_AGAIN { "drained" } else { "error" };
+    eprintln!("{tool}: {kind}: {}", failure.message.trim_end());
+    if let Some(hint) = &failure.hint {
+        eprintln!("{tool}: hint: {}", hint.trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_code_is_the_failures_code() {
+        assert_eq!(run("slime-x", || Ok(())), ExitCode::SUCCESS);
+        assert_eq!(run("slime-x", || Err(Failure::data("row 3 is broken"))), ExitCode::from(exit::DATA));
+    }
+
+    #[test]
+    fn panic_ends_with_the_code_of_a_bug() {
+        let code = run("slime-x", || {
+            let empty: [u8; 0] = [];
+            assert_eq!(empty.len(), 1, "a panic on purpose");
+            Ok(())
+        });
+        assert_eq!(code, ExitCode::from(exit::BUG));
+    }
+}
