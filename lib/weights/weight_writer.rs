@@ -1,0 +1,258 @@
+//! Writes a weight directory under a temporary name, syncs it and renames it into place.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{Dtype, Error, Result, safetensors};
+
+/// The usual size of a shard in the Hugging Face layout, in bytes.
+pub const MAX_SHARD_BYTES: usize = 5_000_000_000;
+
+/// A tensor that will be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// The Hugging Face name.
+    pub name: String,
+    /// The element type.
+    pub dtype: Dtype,
+    /// The dimensions, outermost first.
+    pub shape: Vec<usize>,
+}
+
+impl TensorSpec {
+    /// Bytes of the tensor.
+    pub fn num_bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.num_bytes()
+    }
+}
+
+/// The hash of a tensor in publications and manifests: XXH3 (64 bits) of its bytes, 16 hexadecimal digits.
+pub fn tensor_hash(bytes: &[u8]) -> String {
+    format!("{:016x}", xxh3_64(bytes))
+}
+
+/// A weight directory in the making; dropped without `finish`, it leaves nothing behind.
+#[derive(Debug)]
+pub struct WeightWriter {
+    target: PathBuf,
+    temporary: PathBuf,
+    tensors: Vec<TensorSpec>,
+    /// Index of the first tensor of each shard.
+    shard_starts: Vec<usize>,
+    file: Option<(PathBuf, File)>,
+    next: usize,
+    hashes: BTreeMap<String, String>,
+    is_finished: bool,
+}
+
+impl WeightWriter {
+    /// Begins a directory at `target` that will hold `tensors`, written in this order, in files of at most
+    /// `max_shard_bytes` (a larger tensor has a file of its own).
+    ///
+    /// # Errors
+    /// The target holds something already, or the temporary directory beside it cannot be made.
+    pub fn create(
+        target: impl AsRef<Path>,
+        tensors: Vec<TensorSpec>,
+        max_shard_bytes: usize,
+    ) -> Result<Self> {
+        let target = target.as_ref().to_owned();
+        let is_free = match fs::read_dir(&target) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        if !is_free {
+            return Err(Error::Exists { path: target });
+        }
+        let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let temporary = target.with_file_name(format!(".tmp.{name}.{}", std::process::id()));
+        fs::create_dir_all(&temporary).map_err(Error::write(&target))?;
+        let shard_starts = shard_starts(&tensors, max_shard_bytes);
+        Ok(Self {
+            target,
+            temporary,
+            tensors,
+            shard_starts,
+            file: None,
+            next: 0,
+            hashes: BTreeMap::new(),
+            is_finished: false,
+        })
+    }
+
+    /// Writes the next tensor; its little-endian, row-major elements.
+    ///
+    /// # Errors
+    /// It is not the next one, has another size than announced, or the disk refuses.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let expected = self.tensors.get(self.next);
+        let Some(spec) = expected.filter(|spec| spec.name == name && spec.num_bytes() == bytes.len()) else {
+            let expected = expected.map_or("no more tensors".to_owned(), |spec| {
+                format!("{} with {} bytes", spec.name, spec.num_bytes())
+            });
+            let got = format!("{} bytes", bytes.len());
+            return Err(Error::Dtype { tensor: name.to_owned(), expected, got });
+        };
+        self.hashes.insert(spec.name.clone(), tensor_hash(bytes));
+        if self.shard_starts.contains(&self.next) {
+            self.begin_shard()?;
+        }
+        if let Some((path, file)) = &mut self.file {
+            file.write_all(bytes).map_err(Error::write(path))?;
+        }
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Adds a file beside the weights, such as `config.json`.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn add_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.temporary.join(name);
+        let write = || {
+            let mut file = File::create(&path)?;
+            file.write_all(bytes)?;
+            file.sync_all()
+        };
+        write().map_err(Error::write(&path))
+    }
+
+    /// Syncs everything, renames the directory into place, and returns the hash of every tensor.
+    ///
+    /// # Errors
+    /// A tensor was not written, the target appeared meanwhile, or the disk refuses.
+    pub fn finish(mut self) -> Result<BTreeMap<String, String>> {
+        if let Some(spec) = self.tensors.get(self.next) {
+            return Err(Error::NoTensor { path: self.target.clone(), tensor: spec.name.clone() });
+        }
+        self.end_shard()?;
+        if self.shard_starts.len() > 1 {
+            self.add_file("model.safetensors.index.json", &self.index())?;
+        }
+        sync_dir(&self.temporary)?;
+        fs::rename(&self.temporary, &self.target).map_err(|error| match error.kind() {
+            io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
+                Error::Exists { path: self.target.clone() }
+            }
+            _ => Error::write(&self.target)(error),
+        })?;
+        self.is_finished = true;
+        if let Some(parent) = self.target.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            sync_dir(parent)?;
+        }
+        Ok(std::mem::take(&mut self.hashes))
+    }
+
+    fn begin_shard(&mut self) -> Result<()> {
+        self.end_shard()?;
+        let shard = self.shard_of(self.next);
+        let end = self.shard_starts.get(shard + 1).copied().unwrap_or(self.tensors.len());
+        let mut metadata = Map::new();
+        metadata.insert("format".to_owned(), "pt".into());
+        metadata.insert("slime_version".to_owned(), env!("CARGO_PKG_VERSION").into());
+        let tensors =
+            self.tensors[self.next..end].iter().map(|t| (t.name.as_str(), t.dtype, t.shape.as_slice()));
+        let header = safetensors::write_header(&metadata, tensors);
+        let path = self.temporary.join(self.shard_name(shard));
+        let mut file = File::create(&path).map_err(Error::write(&path))?;
+        file.write_all(&header).map_err(Error::write(&path))?;
+        self.file = Some((path, file));
+        Ok(())
+    }
+
+    fn end_shard(&mut self) -> Result<()> {
+        match self.file.take() {
+            Some((path, file)) => file.sync_all().map_err(Error::write(&path)),
+            None => Ok(()),
+        }
+    }
+
+    fn shard_of(&self, tensor: usize) -> usize {
+        self.shard_starts.partition_point(|start| *start <= tensor) - 1
+    }
+
+    fn shard_name(&self, shard: usize) -> String {
+        match self.shard_starts.len() {
+            1 => "model.safetensors".to_owned(),
+            count => format!("model-{:05}-of-{count:05}.safetensors", shard + 1),
+        }
+    }
+
+    fn index(&self) -> Vec<u8> {
+        let place = |(i, spec): (usize, &TensorSpec)| {
+            (spec.name.clone(), Value::from(self.shard_name(self.shard_of(i))))
+        };
+        let weight_map: Map<String, Value> = self.tensors.iter().enumerate().map(place).collect();
+        let total: usize = self.tensors.iter().map(TensorSpec::num_bytes).sum();
+        let index = json!({"metadata": {"total_size": total}, "weight_map": weight_map});
+        format!("{index:#}\n").into_bytes()
+    }
+}
+
+impl Drop for WeightWriter {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // The error that led here is already on its way; a temporary directory that stays harms nobody.
+            let _ = fs::remove_dir_all(&self.temporary);
+        }
+    }
+}
+
+fn shard_starts(tensors: &[TensorSpec], max_shard_bytes: usize) -> Vec<usize> {
+    let mut starts = vec![0];
+    let mut filled = 0;
+    for (i, spec) in tensors.iter().enumerate() {
+        if filled > 0 && filled + spec.num_bytes() > max_shard_bytes {
+            starts.push(i);
+            filled = 0;
+        }
+        filled += spec.num_bytes();
+    }
+    starts
+}
+
+fn sync_dir(path: &Path) -> Result<()> {
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(Error::write(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str) -> TensorSpec {
+        TensorSpec { name: name.to_owned(), dtype: Dtype::U8, shape: vec![3] }
+    }
+
+    #[test]
+    fn unfinished_directory_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let mut writer =
+            WeightWriter::create(root.path().join("w"), vec![spec("a"), spec("b")], 100).unwrap();
+        writer.write("a", &[1, 2, 3]).unwrap();
+        assert!(writer.write("c", &[1, 2, 3]).unwrap_err().to_string().contains("expected b with 3 bytes"));
+        assert!(matches!(writer.finish().unwrap_err(), Error::NoTensor { tensor, .. } if tensor == "b"));
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn target_in_use_is_not_touched() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("precious"), "x").unwrap();
+        let error = WeightWriter::create(root.path(), vec![spec("a")], 100).unwrap_err();
+        assert_eq!(error.exit_code(), 73);
+    }
+
+    #[test]
+    fn hashes_are_those_of_the_bytes() {
+        let root = tempfile::tempdir().unwrap();
+        let mut writer = WeightWriter::create(root.path().join("w"), vec![spec("a")], 100).unwrap();
+        writer.write("a", &[1, 2, 3]).unwrap();
+        assert_eq!(writer.finish().unwrap()["a"], tensor_hash(&[1, 2, 3]));
+    }
+}
