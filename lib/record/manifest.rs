@@ -1,0 +1,184 @@
+//! The manifest that commits a step: which samples it trains, where they lie, and what became of every prompt and token.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A sealed segment as a manifest pins it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentRef {
+    /// Path below the run directory.
+    pub path: String,
+    /// Size in bytes.
+    pub num_bytes: u64,
+    /// xxh3-64 of the whole file.
+    pub checksum: u64,
+    /// Trainer epoch on whose line the segment's weight versions lie.
+    pub epoch: u64,
+}
+
+/// A sealed column file as a manifest pins it; a judge is never asked again for a committed step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnRef {
+    /// Name of the column, for example `reward`.
+    pub name: String,
+    /// Path below the run directory.
+    pub path: String,
+    /// Size in bytes.
+    pub num_bytes: u64,
+    /// xxh3-64 of the whole file.
+    pub checksum: u64,
+}
+
+/// One sample of a committed or carried group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleEntry {
+    /// Index inside the group.
+    pub index: u32,
+    /// Part of the sample (0 unless it was continued).
+    pub part: u32,
+    /// xxh3-64 of its tokens.
+    pub tokens_hash: u64,
+    /// Response tokens.
+    pub response_len: u32,
+    /// Tokens whose loss mask is set and whose version is within the staleness bound.
+    pub num_trained: u32,
+    /// Tokens masked because their version is older than [`Manifest::min_version`].
+    pub num_masked: u32,
+    /// Oldest version among the trained tokens.
+    pub oldest_version: u64,
+}
+
+/// One group of samples, with the place of its rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupEntry {
+    /// Step the group was drawn for.
+    pub step: u64,
+    /// Number of the group inside that step.
+    pub group: u32,
+    /// Attempt whose samples are used.
+    pub attempt: u32,
+    /// Position of the prompt in the data stream.
+    pub cursor: u64,
+    /// Identity of the prompt.
+    pub prompt_id: String,
+    /// The segment that holds the rows.
+    pub segment: SegmentRef,
+    /// First row of the group inside the segment; the rows are contiguous.
+    pub first_row: u32,
+    /// Columns that were joined when the group was accepted.
+    pub columns: Vec<ColumnRef>,
+    /// The samples, in row order.
+    pub samples: Vec<SampleEntry>,
+}
+
+/// A drawn group whose samples are not all there yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draw {
+    /// Step the group was drawn for.
+    pub step: u64,
+    /// Number of the group inside that step.
+    pub group: u32,
+    /// Position of the prompt in the data stream.
+    pub cursor: u64,
+    /// Newest attempt that was asked for.
+    pub attempt: u32,
+}
+
+/// A group that a filter refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Step the group was drawn for.
+    pub step: u64,
+    /// Number of the group inside that step.
+    pub group: u32,
+    /// Position of the prompt in the data stream.
+    pub cursor: u64,
+    /// Why, as the filter named it.
+    pub reason: String,
+    /// Response tokens thrown away with it.
+    pub num_tokens: u64,
+}
+
+/// What became of the tokens that were generated for one step.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Response tokens of the accepted groups.
+    pub response: u64,
+    /// Of these: trained.
+    pub trained: u64,
+    /// Of these: masked for being older than the staleness bound.
+    pub masked: u64,
+    /// Response tokens of refused groups.
+    pub refused: u64,
+    /// Response tokens of groups too old to be trained at all; their prompts are drawn again.
+    pub expired: u64,
+    /// Response tokens of finished groups thrown away because the step was full (fixed order).
+    pub surplus: u64,
+    /// Response tokens of groups kept for later steps.
+    pub carried: u64,
+}
+
+/// The commit of one step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The step that is committed.
+    pub step: u64,
+    /// Incarnation of the step builder that committed it.
+    pub builder: u64,
+    /// Newest trainer epoch the builder knew.
+    pub epoch: u64,
+    /// Tokens generated with an older version than this are masked.
+    pub min_version: u64,
+    /// The groups to train, in training order.
+    pub groups: Vec<GroupEntry>,
+    /// The groups that filters refused since the previous manifest.
+    pub refused: Vec<Refusal>,
+    /// Accepted groups kept for later steps, in the order of acceptance.
+    pub carried: Vec<GroupEntry>,
+    /// Drawn groups that were still running.
+    pub outstanding: Vec<Draw>,
+    /// Positions drawn before whose groups came to nothing; they are drawn again first.
+    pub returned: Vec<u64>,
+    /// Number of the next group of every step that was open, so no identity is given twice.
+    pub next_group: BTreeMap<u64, u32>,
+    /// Positions of the data stream below this one were drawn at least once.
+    pub cursor: u64,
+    /// What became of every token.
+    pub account: Account,
+}
+
+impl Manifest {
+    /// The distinct segments the trained groups lie in, in order of first use.
+    pub fn segments(&self) -> Vec<&SegmentRef> {
+        let mut seen = std::collections::BTreeSet::new();
+        self.groups.iter().map(|group| &group.segment).filter(|segment| seen.insert(&segment.path)).collect()
+    }
+
+    /// The distinct column files the trained groups use, in order of first use.
+    pub fn columns(&self) -> Vec<&ColumnRef> {
+        let mut seen = std::collections::BTreeSet::new();
+        self.groups
+            .iter()
+            .flat_map(|group| &group.columns)
+            .filter(|column| seen.insert(&column.path))
+            .collect()
+    }
+
+    /// Oldest step whose folder this manifest still names: nothing at or above it may be pruned.
+    pub fn oldest_step(&self) -> u64 {
+        let groups = self.groups.iter().chain(&self.carried).map(|group| group.step);
+        groups.chain(self.outstanding.iter().map(|draw| draw.step)).min().unwrap_or(self.step).min(self.step)
+    }
+
+    /// Largest `step - oldest_version` over the trained samples.
+    pub fn staleness(&self) -> u64 {
+        let oldest = self
+            .groups
+            .iter()
+            .flat_map(|g| &g.samples)
+            .filter(|s| s.num_trained > 0)
+            .map(|s| s.oldest_version);
+        self.step - oldest.min().unwrap_or(self.step).min(self.step)
+    }
+}

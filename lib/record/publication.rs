@@ -1,0 +1,45 @@
+//! The publication of a policy version and the epoch file that makes the trainer's line of versions.
+
+use serde::{Deserialize, Serialize};
+
+/// Content of `epoch/000003`: created exclusively at each start of the trainer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Number of this epoch; the newest is the living one.
+    pub epoch: u64,
+    /// Epoch that wrote the checkpoint this one continues; none at an import.
+    pub parent: Option<u64>,
+    /// Version of that checkpoint (0 at an import): versions up to it stay on the line.
+    pub checkpoint: u64,
+}
+
+/// Checksum of one published tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorChecksum {
+    /// Hugging Face name.
+    pub name: String,
+    /// xxh3-64 of each 16 MiB chunk of its bytes.
+    pub chunks: Vec<u64>,
+}
+
+/// Content of `version/000042.e003.json`: the publication of one policy version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publication {
+    /// The policy after this many training steps.
+    pub version: u64,
+    /// Trainer epoch that published it.
+    pub epoch: u64,
+    /// Earlier version with the same weights, when the step changed nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_as: Option<u64>,
+    /// How the weights travel: `disk` or the name of a device transport.
+    pub transport: String,
+    /// Weight directory below the run directory, when they are (also) on disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Hash over all tensors; what identifies the weights.
+    pub hash: u64,
+    /// Checksums per tensor, for a reader that verifies what it reads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tensors: Vec<TensorChecksum>,
+}
