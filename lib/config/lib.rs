@@ -2,6 +2,27 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod batch;
+mod check;
+mod data;
+mod error;
 pub mod hf_config;
+mod load;
+pub mod paths;
+mod rollout;
+mod run;
+mod train;
+mod unknown_key;
+mod warning;
 
+pub use batch::Batch;
+pub use data::{Data, Dtype, Eval, Model, Split};
+pub use error::{Error, Result};
 pub use hf_config::{Family, HfConfig, HfConfigError, RopeScaling};
+pub use load::{RunConfig, load, parse};
+pub use paths::RunDir;
+pub use rollout::{DynamicFilter, Placement, Reward, Rollout};
+pub use run::{Checkpoint, Order, Run};
+pub use train::{
+    AdvantageEstimator, Algorithm, KlLossType, LossReducer, Parallel, Reference, Schedule, Train,
+};

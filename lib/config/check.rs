@@ -1,0 +1,209 @@
+//! The rules between values: ranges, staleness and publication, order, evaluation, checkpoints.
+
+use crate::error::{Error, Result};
+use crate::load::RunConfig;
+use crate::run::Order;
+
+/// Checks everything that can be known without reading prompts or weights.
+pub(crate) fn check(config: &RunConfig) -> Result<()> {
+    config.batch()?;
+    schedule(config)?;
+    sampling(config)?;
+    training(config)?;
+    sources(config)?;
+    evaluation(config)
+}
+
+fn schedule(config: &RunConfig) -> Result<()> {
+    let run = &config.run;
+    at_least_one("run.publish_interval", run.publish_interval)?;
+    if run.num_steps == Some(0) {
+        return Err(Error::value("run.num_steps", "at least 1", 0));
+    }
+    if run.num_epoch == Some(0) {
+        return Err(Error::value("run.num_epoch", "at least 1", 0));
+    }
+    if run.publish_interval - 1 > run.max_staleness {
+        return Err(Error::Conflict(format!(
+            "run.publish_interval {} waits for ever with run.max_staleness {}: the next step needs a version that \
+             is never published\nhint: publish_interval may be at most max_staleness + 1",
+            run.publish_interval, run.max_staleness
+        )));
+    }
+    let surplus = config.rollout.over_sampling_batch_size.is_some();
+    if surplus && (run.order() == Order::Fixed || run.max_staleness == 0) {
+        return Err(Error::Conflict(
+            "rollout.over_sampling_batch_size keeps surplus groups for later steps, which needs run.order = \
+             \"arrival\" and run.max_staleness of at least 1"
+                .to_owned(),
+        ));
+    }
+    at_least_one("checkpoint.keep", config.checkpoint.keep)?;
+    if !config.checkpoint.interval.is_multiple_of(run.publish_interval) {
+        return Err(Error::Conflict(format!(
+            "checkpoint.interval {} is not a multiple of run.publish_interval {}: checkpoints lie on published versions",
+            config.checkpoint.interval, run.publish_interval
+        )));
+    }
+    Ok(())
+}
+
+fn sampling(config: &RunConfig) -> Result<()> {
+    let rollout = &config.rollout;
+    let groups = config.batch()?.rollout_batch_size;
+    at_least_one("rollout.max_response_len", u64::from(rollout.max_response_len))?;
+    at_least_one("rollout.num_replicas", u64::from(rollout.num_replicas))?;
+    at_least_one("rollout.max_in_flight", u64::from(rollout.max_in_flight))?;
+    within("rollout.temperature", rollout.temperature, 0.0, f64::MAX, "a number of at least 0")?;
+    within("rollout.top_p", rollout.top_p, f64::MIN_POSITIVE, 1.0, "a number above 0 and up to 1")?;
+    within("rollout.min_p", rollout.min_p, 0.0, 1.0, "a number between 0 and 1")?;
+    for (key, value) in [
+        ("rollout.over_sampling_batch_size", rollout.over_sampling_batch_size),
+        ("rollout.max_groups", rollout.max_groups),
+    ] {
+        if let Some(value) = value.filter(|&value| value < groups) {
+            return Err(Error::value(key, &format!("at least rollout_batch_size {groups}"), value));
+        }
+    }
+    if config.reward.types.is_empty() {
+        return Err(Error::value("reward.types", "at least one reward type, such as [\"number\"]", "[]"));
+    }
+    Ok(())
+}
+
+fn training(config: &RunConfig) -> Result<()> {
+    let (train, algorithm) = (&config.train, &config.algorithm);
+    at_least_one("train.max_tokens_per_gpu", u64::from(train.max_tokens_per_gpu))?;
+    for (key, value) in [
+        ("train.lr", train.lr),
+        ("train.min_lr", train.min_lr),
+        ("train.weight_decay", train.weight_decay),
+        ("train.clip_grad", train.clip_grad),
+        ("algorithm.kl_loss_coef", algorithm.kl_loss_coef),
+        ("algorithm.entropy_coef", algorithm.entropy_coef),
+        ("algorithm.eps_clip_high", algorithm.eps_clip_high.unwrap_or(0.0)),
+    ] {
+        within(key, value, 0.0, f64::MAX, "a number of at least 0")?;
+    }
+    within("train.adam_eps", train.adam_eps, f64::MIN_POSITIVE, f64::MAX, "a number above 0")?;
+    within("algorithm.eps_clip", algorithm.eps_clip, 0.0, 1.0, "a number between 0 and 1")?;
+    for (key, value) in [("train.adam_beta1", train.adam_beta1), ("train.adam_beta2", train.adam_beta2)] {
+        within(key, value, 0.0, 1.0 - f64::EPSILON, "a number from 0 to below 1")?;
+    }
+    if let Some(bound) = algorithm.eps_clip_c.filter(|bound| bound.is_nan() || *bound <= 1.0) {
+        return Err(Error::value("algorithm.eps_clip_c", "a number above 1", bound));
+    }
+    if train.min_lr > train.lr {
+        return Err(Error::value("train.min_lr", &format!("at most train.lr {}", train.lr), train.min_lr));
+    }
+    if let Some(dp) = config.parallel.dp {
+        at_least_one("parallel.dp", u64::from(dp))?;
+    }
+    Ok(())
+}
+
+fn sources(config: &RunConfig) -> Result<()> {
+    let data = &config.data;
+    one_source("data", data.prompts.as_deref(), data.environment.as_deref())?;
+    if data.max_prompt_len == Some(0) {
+        return Err(Error::value("data.max_prompt_len", "at least 1", 0));
+    }
+    if data.environment.is_some() {
+        at_least_one("data.difficulty", data.difficulty)?;
+    }
+    Ok(())
+}
+
+fn evaluation(config: &RunConfig) -> Result<()> {
+    for (name, set) in &config.eval {
+        let section = format!("eval.{name}");
+        // The name becomes a folder of the run directory.
+        if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') || name.is_empty() {
+            return Err(Error::value(&section, "a name of letters, digits, _ and -", format!("\"{name}\"")));
+        }
+        one_source(&section, set.prompts.as_deref(), set.environment.as_deref())?;
+        at_least_one(&format!("{section}.interval"), set.interval)?;
+        at_least_one(&format!("{section}.num_prompts"), set.num_prompts)?;
+        at_least_one(&format!("{section}.n_samples_per_prompt"), u64::from(set.n_samples_per_prompt))?;
+        let key = format!("{section}.temperature");
+        within(&key, set.temperature, 0.0, f64::MAX, "a number of at least 0")?;
+        if !set.interval.is_multiple_of(config.run.publish_interval) {
+            return Err(Error::Conflict(format!(
+                "{section}.interval {} is not a multiple of run.publish_interval {}: only published versions are \
+                 evaluated",
+                set.interval, config.run.publish_interval
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn one_source(section: &str, prompts: Option<&str>, environment: Option<&str>) -> Result<()> {
+    match (prompts, environment) {
+        (Some(_), Some(_)) => Err(Error::Conflict(format!(
+            "[{section}] has both prompts and environment\nhint: keep the one the prompts come from"
+        ))),
+        (Some(""), None) => Err(Error::value(&format!("{section}.prompts"), "a file", "\"\"")),
+        _ => Ok(()),
+    }
+}
+
+fn at_least_one(key: &str, value: u64) -> Result<()> {
+    if value == 0 { Err(Error::value(key, "at least 1", 0)) } else { Ok(()) }
+}
+
+fn within(key: &str, value: f64, least: f64, most: f64, expected: &str) -> Result<()> {
+    if (least..=most).contains(&value) { Ok(()) } else { Err(Error::value(key, expected, value)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::load::parse;
+
+    fn refusal(text: &str) -> String {
+        parse(text, "run.toml", &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn publish_interval_beyond_staleness_would_wait_for_ever() {
+        assert!(refusal("[run]\npublish_interval = 2\n").contains("waits for ever"));
+        assert!(parse("[run]\npublish_interval = 2\nmax_staleness = 1\n", "run.toml", &[]).is_ok());
+    }
+
+    #[test]
+    fn surplus_groups_need_arrival_and_staleness() {
+        let surplus = "[rollout]\nrollout_batch_size = 8\nover_sampling_batch_size = 12\n";
+        assert!(refusal(surplus).contains("needs run.order"));
+        assert!(refusal(&format!("{surplus}[run]\norder = \"arrival\"\n")).contains("needs run.order"));
+        let allowed = format!("{surplus}[run]\norder = \"arrival\"\nmax_staleness = 1\n");
+        assert!(parse(&allowed, "run.toml", &[]).is_ok());
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        for (text, key) in [
+            ("[rollout]\ntop_p = 0.0\n", "rollout.top_p"),
+            ("[rollout]\ntemperature = -1\n", "rollout.temperature"),
+            ("[rollout]\ntemperature = nan\n", "rollout.temperature"),
+            ("[train]\nadam_beta2 = 1.0\n", "train.adam_beta2"),
+            ("[algorithm]\neps_clip_c = 1.0\n", "algorithm.eps_clip_c"),
+            ("[train]\nmin_lr = 1.0\n", "train.min_lr"),
+            ("[reward]\ntypes = []\n", "reward.types"),
+            ("[eval.\"a/b\"]\n", "eval.a/b"),
+            ("[eval.a]\nnum_prompts = 0\n", "eval.a.num_prompts"),
+            ("[rollout]\nmax_groups = 1\n", "rollout.max_groups"),
+            ("[parallel]\ndp = 0\n", "parallel.dp"),
+        ] {
+            let message = refusal(text);
+            assert!(message.starts_with(&format!("{key}: expected ")), "{message}");
+        }
+    }
+
+    #[test]
+    fn grids_and_sources_must_fit() {
+        let grid = "[run]\nmax_staleness = 1\npublish_interval = 2\n";
+        assert!(refusal(&format!("{grid}[checkpoint]\ninterval = 3\n")).contains("checkpoint.interval 3"));
+        assert!(refusal(&format!("{grid}[eval.a]\ninterval = 3\n")).contains("eval.a.interval 3"));
+        assert!(refusal("[data]\nprompts = \"a\"\nenvironment = \"arithmetic\"\n").contains("both prompts"));
+    }
+}

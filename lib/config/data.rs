@@ -1,0 +1,125 @@
+//! `[model]`, `[data]`, `[eval.<set>]`: the weights a run starts from and the prompts it sees.
+
+use serde::{Deserialize, Serialize};
+
+/// The number format of weights and activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dtype {
+    /// IEEE single precision.
+    F32,
+    /// bfloat16.
+    Bf16,
+}
+
+/// `[model]`: the policy that is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Model {
+    /// A weight directory: config.json, safetensors, tokenizer.
+    pub path: String,
+    /// Compute format; master weights are always f32.
+    pub dtype: Dtype,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self { path: String::new(), dtype: Dtype::F32 }
+    }
+}
+
+/// `[data]`: where prompts come from: a JSONL file or a procedural environment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Data {
+    /// A JSONL file, with an optional slice: `prompts.jsonl@[0:1000]`.
+    pub prompts: Option<String>,
+    /// The key of a row's prompt: text, or chat messages.
+    pub input_key: String,
+    /// The key of a row's expected answer.
+    pub label_key: String,
+    /// The key of a row's metadata, passed on unchanged.
+    pub metadata_key: String,
+    /// The key of a row's tool definitions.
+    pub tool_key: String,
+    /// Render messages (or text, as one user message) with the tokenizer's chat template.
+    pub apply_chat_template: bool,
+    /// More variables for the template, such as `enable_thinking`.
+    pub chat_template_kwargs: toml::Table,
+    /// Prompts of more tokens are refused.
+    pub max_prompt_len: Option<u32>,
+    /// Shuffle the rows of every epoch by (seed, epoch).
+    pub shuffle: bool,
+    /// A procedural environment in place of a file: `arithmetic`.
+    pub environment: Option<String>,
+    /// The environment's difficulty (arithmetic: operands are below it).
+    pub difficulty: u64,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self {
+            prompts: None,
+            input_key: "prompt".to_owned(),
+            label_key: "label".to_owned(),
+            metadata_key: "metadata".to_owned(),
+            tool_key: "tools".to_owned(),
+            apply_chat_template: true,
+            chat_template_kwargs: toml::Table::new(),
+            max_prompt_len: None,
+            shuffle: true,
+            environment: None,
+            difficulty: 10,
+        }
+    }
+}
+
+/// Which part of an environment's tasks an evaluation asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// Tasks that are also trained on.
+    Train,
+    /// Tasks that training never sees.
+    HeldOut,
+}
+
+/// `[eval.<set>]`: an evaluation that is run while training; keys of rows are those of `[data]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Eval {
+    /// A JSONL file; when neither this nor `environment` is given, the source of `[data]`.
+    pub prompts: Option<String>,
+    /// A procedural environment in place of a file.
+    pub environment: Option<String>,
+    /// The environment's difficulty; the default is that of `[data]`.
+    pub difficulty: Option<u64>,
+    /// The environment's part that is asked.
+    pub split: Split,
+    /// Evaluate when this divides the version (so also before training, at version 0).
+    pub interval: u64,
+    /// Prompts that are asked: the first of the set.
+    pub num_prompts: u64,
+    /// Samples for each prompt.
+    pub n_samples_per_prompt: u32,
+    /// Sampling temperature; 0 is greedy.
+    pub temperature: f64,
+    /// Longest response; the default is that of `[rollout]`.
+    pub max_response_len: Option<u32>,
+}
+
+impl Default for Eval {
+    fn default() -> Self {
+        Self {
+            prompts: None,
+            environment: None,
+            difficulty: None,
+            split: Split::HeldOut,
+            interval: 1,
+            num_prompts: 64,
+            n_samples_per_prompt: 1,
+            temperature: 0.0,
+            max_response_len: None,
+        }
+    }
+}

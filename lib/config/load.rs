@@ -1,0 +1,300 @@
+//! One TOML for all tools: reading it, `--set section.key=value` on top, and the resolved text back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::batch::Batch;
+use crate::data::{Data, Eval, Model};
+use crate::error::{Error, Result};
+use crate::rollout::{Reward, Rollout};
+use crate::run::{Checkpoint, Run};
+use crate::train::{Algorithm, Parallel, Reference, Train};
+use crate::{check, unknown_key, warning};
+
+/// A run's whole configuration, one field for each section of the TOML.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunConfig {
+    /// `[run]`
+    pub run: Run,
+    /// `[model]`
+    pub model: Model,
+    /// `[data]`
+    pub data: Data,
+    /// `[rollout]`
+    pub rollout: Rollout,
+    /// `[reward]`
+    pub reward: Reward,
+    /// `[train]`
+    pub train: Train,
+    /// `[parallel]`
+    pub parallel: Parallel,
+    /// `[algorithm]`
+    pub algorithm: Algorithm,
+    /// `[reference]`
+    pub reference: Reference,
+    /// `[eval.<set>]`
+    pub eval: BTreeMap<String, Eval>,
+    /// `[checkpoint]`
+    pub checkpoint: Checkpoint,
+    /// The keys the user wrote, as `section.key`; empty in a default configuration.
+    #[serde(skip)]
+    pub(crate) given: BTreeSet<String>,
+}
+
+/// Reads a configuration file, or the defaults when `path` is `None`, with `--set` arguments on top.
+///
+/// # Errors
+/// An unreadable file, text that is not TOML, an unknown key, a wrong or contradictory value.
+pub fn load(path: Option<&Path>, sets: &[String]) -> Result<RunConfig> {
+    let Some(path) = path else { return parse("", "", sets) };
+    let text =
+        std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    parse(&text, &path.display().to_string(), sets)
+}
+
+/// The same for a text; `name` is what messages call it.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse(text: &str, name: &str, sets: &[String]) -> Result<RunConfig> {
+    toml::from_str::<RunConfig>(text).map_err(|error| located(&error, text, name))?;
+    let mut table = toml::from_str::<Table>(text).map_err(|error| located(&error, text, name))?;
+    for argument in sets {
+        set(&mut table, argument)?;
+    }
+    let given = keys(&table);
+    let mut config = RunConfig::deserialize(table)
+        .map_err(|error| Error::Syntax { place: name.to_owned(), message: error.message().to_owned() })?;
+    config.given = given;
+    check::check(&config)?;
+    Ok(config)
+}
+
+/// Writes one `section.key=value` into the table, after the value alone was accepted by the schema.
+fn set(table: &mut Table, argument: &str) -> Result<()> {
+    let malformed = || Error::SetArgument { argument: argument.to_owned() };
+    let (dotted, text) = argument.split_once('=').ok_or_else(malformed)?;
+    let path: Vec<&str> = dotted.trim().split('.').collect();
+    if path.len() < 2 || path.iter().any(|part| part.is_empty()) {
+        return Err(malformed());
+    }
+    let text = text.trim();
+    // What does not read as a TOML value is a string: `--set model.path=weights/base`.
+    let value = toml::from_str::<Table>(&format!("value = {text}"))
+        .ok()
+        .filter(|parsed| parsed.len() == 1)
+        .and_then(|mut parsed| parsed.remove("value"))
+        .unwrap_or_else(|| Value::String(text.to_owned()));
+
+    let mut alone = Table::new();
+    insert(&mut alone, &path, value.clone()).ok_or_else(malformed)?;
+    RunConfig::deserialize(alone).map_err(|error| {
+        let place = format!("--set {argument}");
+        unknown_key::explain(error.message(), &path[..path.len() - 1].join("."), &place)
+    })?;
+    insert(table, &path, value).ok_or_else(malformed)
+}
+
+fn insert(table: &mut Table, path: &[&str], value: Value) -> Option<()> {
+    let (last, parents) = path.split_last()?;
+    let mut place = table;
+    for part in parents {
+        place = place.entry(*part).or_insert_with(|| Value::Table(Table::new())).as_table_mut()?;
+    }
+    place.insert((*last).to_owned(), value);
+    Some(())
+}
+
+/// The dotted names of everything below the sections.
+fn keys(table: &Table) -> BTreeSet<String> {
+    fn walk(table: &Table, prefix: &str, found: &mut BTreeSet<String>) {
+        for (key, value) in table {
+            let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            match value {
+                Value::Table(inner) => walk(inner, &name, found),
+                _ => {
+                    found.insert(name);
+                }
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    walk(table, "", &mut found);
+    found
+}
+
+/// An error of the TOML parser with file and line.
+fn located(error: &toml::de::Error, text: &str, name: &str) -> Error {
+    let (place, section) = match error.span() {
+        Some(span) => {
+            let before = text.get(..span.start).unwrap_or(text);
+            let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
+            let section = before
+                .lines()
+                .rev()
+                .find_map(|line| Some(line.trim().strip_prefix('[')?.split_once(']')?.0.trim().to_owned()));
+            (format!("{name}:{line}"), section.unwrap_or_default())
+        }
+        None => (name.to_owned(), String::new()),
+    };
+    unknown_key::explain(error.message(), &section, &place)
+}
+
+impl RunConfig {
+    /// The four sizes of a step; [`load`] has checked that they fit.
+    ///
+    /// # Errors
+    /// The batch identity does not hold (only when fields were changed after loading).
+    pub fn batch(&self) -> Result<Batch> {
+        Batch::derive(
+            self.rollout.rollout_batch_size,
+            self.rollout.n_samples_per_prompt,
+            self.train.global_batch_size,
+            self.train.num_steps_per_rollout,
+        )
+    }
+
+    /// The training steps of the run, from `run.num_steps` or from `run.num_epoch` over `num_prompts`.
+    ///
+    /// # Errors
+    /// Neither is given and the prompts have no end, or an epoch is shorter than one step.
+    pub fn num_steps(&self, num_prompts: Option<u64>) -> Result<u64> {
+        if let Some(steps) = self.run.num_steps {
+            return Ok(steps);
+        }
+        let Some(prompts) = num_prompts else {
+            return Err(Error::Conflict(
+                "the prompts have no end and run.num_steps is missing\nhint: --set run.num_steps=100"
+                    .to_owned(),
+            ));
+        };
+        let groups = u64::from(self.batch()?.rollout_batch_size);
+        let steps = prompts * self.run.num_epoch.unwrap_or(1) / groups;
+        if steps == 0 {
+            return Err(Error::Conflict(format!(
+                "{prompts} prompts do not fill one step of rollout_batch_size {groups}"
+            )));
+        }
+        Ok(steps)
+    }
+
+    /// The resolved configuration: every section, defaults and derived sizes written out.
+    ///
+    /// # Errors
+    /// The batch identity does not hold.
+    pub fn to_toml(&self) -> Result<String> {
+        let mut resolved = self.clone();
+        let batch = self.batch()?;
+        resolved.rollout.rollout_batch_size = Some(batch.rollout_batch_size);
+        resolved.rollout.n_samples_per_prompt = Some(batch.n_samples_per_prompt);
+        resolved.train.global_batch_size = Some(batch.global_batch_size);
+        resolved.train.num_steps_per_rollout = Some(batch.num_steps_per_rollout);
+        resolved.run.order = Some(self.run.order());
+        toml::to_string(&resolved)
+            .map_err(|error| Error::Conflict(format!("cannot write the configuration as TOML: {error}")))
+    }
+
+    /// What was set and has no effect, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        warning::warnings(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(text: &str, sets: &[&str]) -> Result<RunConfig> {
+        let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        parse(text, "run.toml", &sets)
+    }
+
+    #[test]
+    fn unknown_key_names_line_and_suggestion() {
+        let text = "[run]\nseed = 1\n\n[train]\nlrr = 1e-6\n";
+        let message = with(text, &[]).unwrap_err().to_string();
+        assert!(message.starts_with("run.toml:5: unknown key train.lrr"), "{message}");
+        assert!(message.contains("hint: did you mean train.lr?"), "{message}");
+    }
+
+    #[test]
+    fn unknown_section_and_misplaced_key_are_explained() {
+        let message = with("[trian]\nlr = 1e-6\n", &[]).unwrap_err().to_string();
+        assert!(message.contains("run.toml:1: unknown key trian"), "{message}");
+        assert!(message.contains("did you mean train?"), "{message}");
+        let message = with("[rollout]\nlr = 1e-6\n", &[]).unwrap_err().to_string();
+        assert!(message.contains("run.toml:2: unknown key rollout.lr"), "{message}");
+        assert!(message.contains("lr is a key of [train]"), "{message}");
+        let message = with("[eval.test]\nintervall = 2\n", &[]).unwrap_err().to_string();
+        assert!(message.contains("did you mean eval.test.interval?"), "{message}");
+    }
+
+    #[test]
+    fn wrong_type_names_the_line() {
+        let message = with("[train]\n\nlr = \"fast\"\n", &[]).unwrap_err().to_string();
+        assert!(message.starts_with("run.toml:3: "), "{message}");
+        let message = with("[train\n", &[]).unwrap_err().to_string();
+        assert!(message.starts_with("run.toml:1: "), "{message}");
+    }
+
+    #[test]
+    fn set_overrides_the_file_and_guesses_strings() {
+        let config = with(
+            "[train]\nlr = 1e-6\n",
+            &[
+                "train.lr=2e-5",
+                "model.path=weights/base",
+                "rollout.stop=[\"\\n\"]",
+                "eval.test.temperature=0",
+                "algorithm.kl_loss_type=k1",
+            ],
+        )
+        .unwrap();
+        assert!((config.train.lr - 2e-5).abs() < 1e-12);
+        assert_eq!(config.model.path, "weights/base");
+        assert_eq!(config.rollout.stop, ["\n"]);
+        assert!(config.eval["test"].temperature.abs() < 1e-12);
+    }
+
+    #[test]
+    fn set_errors_name_the_argument() {
+        for (argument, expected) in [
+            ("train.lrr=1", "--set train.lrr=1: unknown key train.lrr"),
+            ("lr=1", "expected section.key=value"),
+            ("train.lr", "expected section.key=value"),
+            ("train.lr=fast", "--set train.lr=fast: "),
+        ] {
+            let message = with("", &[argument]).unwrap_err().to_string();
+            assert!(message.contains(expected), "{argument}: {message}");
+        }
+    }
+
+    #[test]
+    fn resolved_text_reads_back_as_the_same_run() {
+        let config = with("[rollout]\nrollout_batch_size = 8\n[eval.held_out]\ninterval = 5\n", &[]).unwrap();
+        let text = config.to_toml().unwrap();
+        let again = with(&text, &[]).unwrap();
+        assert_eq!(again.to_toml().unwrap(), text);
+        assert_eq!(again.batch().unwrap(), config.batch().unwrap());
+        assert_eq!(again.eval, config.eval);
+    }
+
+    #[test]
+    fn number_of_steps_comes_from_steps_or_epochs() {
+        let config = with("[run]\nnum_epoch = 2\n[rollout]\nrollout_batch_size = 10\n", &[]).unwrap();
+        assert_eq!(config.num_steps(Some(105)).unwrap(), 21);
+        assert!(config.num_steps(None).is_err());
+        assert!(config.num_steps(Some(4)).is_err());
+        assert_eq!(with("", &["run.num_steps=7"]).unwrap().num_steps(None).unwrap(), 7);
+    }
+
+    #[test]
+    fn missing_file_is_no_input() {
+        let error = load(Some(Path::new("/nonexistent/run.toml")), &[]).unwrap_err();
+        assert_eq!(error.exit_code(), 66);
+    }
+}

@@ -1,0 +1,91 @@
+//! `[rollout]`, `[reward]`: how responses are sampled and scored.
+
+use serde::{Deserialize, Serialize};
+
+/// `[rollout]`: the shape of a step and the sampling parameters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rollout {
+    /// Prompts (groups) of a step; part of the batch identity.
+    pub rollout_batch_size: Option<u32>,
+    /// Samples of a group; part of the batch identity.
+    pub n_samples_per_prompt: Option<u32>,
+    /// Groups asked for at once while a filter refuses some; the default is `rollout_batch_size`.
+    pub over_sampling_batch_size: Option<u32>,
+    /// Which groups are accepted: `none` (all) or `nonzero_std` (rewards that differ).
+    pub dynamic_filter: DynamicFilter,
+    /// A step that drew this many groups without being full ends the run; the default is 16 batches.
+    pub max_groups: Option<u32>,
+    /// Longest response in tokens.
+    pub max_response_len: u32,
+    /// Sampling temperature; 0 is greedy.
+    pub temperature: f64,
+    /// Keep the smallest set of tokens with this probability; 1 keeps all.
+    pub top_p: f64,
+    /// Keep this many of the likeliest tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep tokens of at least this share of the likeliest token's probability; 0 keeps all.
+    pub min_p: f64,
+    /// Strings that end a response.
+    pub stop: Vec<String>,
+    /// Engines that share the prompts of a step.
+    pub num_replicas: u32,
+    /// Sequences that one engine runs at the same time.
+    pub max_in_flight: u32,
+}
+
+/// Which groups a step accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DynamicFilter {
+    /// Every group.
+    None,
+    /// Groups whose rewards differ (DAPO's dynamic sampling).
+    NonzeroStd,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        Self {
+            rollout_batch_size: None,
+            n_samples_per_prompt: None,
+            over_sampling_batch_size: None,
+            dynamic_filter: DynamicFilter::None,
+            max_groups: None,
+            max_response_len: 1024,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            stop: Vec::new(),
+            num_replicas: 1,
+            max_in_flight: 64,
+        }
+    }
+}
+
+/// Where rewards are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// In the step builder's process.
+    Inline,
+    /// By `slime-reward --follow RUN`.
+    Separate,
+}
+
+/// `[reward]`: what a good response is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reward {
+    /// Reward types as `slime-reward --type` takes them; their weighted values are summed.
+    pub types: Vec<String>,
+    /// `inline` or `separate`.
+    pub placement: Placement,
+}
+
+impl Default for Reward {
+    fn default() -> Self {
+        Self { types: vec!["number".to_owned()], placement: Placement::Inline }
+    }
+}

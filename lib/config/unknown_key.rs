@@ -1,0 +1,88 @@
+//! From the parser's "unknown field" to a message with the key's full name and what was probably meant.
+
+use serde::Deserialize;
+
+use crate::data::{Data, Eval, Model};
+use crate::error::Error;
+use crate::load::RunConfig;
+use crate::rollout::{Reward, Rollout};
+use crate::run::{Checkpoint, Run};
+use crate::train::{Algorithm, Parallel, Reference, Train};
+
+/// Names further apart than this share of the written name are not suggested.
+const FARTHEST: f64 = 0.7;
+
+/// Turns a deserializer's message into an error; `section` is where the parser stood.
+pub(crate) fn explain(message: &str, section: &str, place: &str) -> Error {
+    let Some((key, known)) = unknown_field(message) else {
+        return Error::Syntax { place: place.to_owned(), message: message.trim().replace('\n', ", ") };
+    };
+    // An unknown section is reported by the parser while it already stands in it.
+    let is_section = known == keys_of::<RunConfig>();
+    let full = |name: &str| {
+        if is_section || section.is_empty() { name.to_owned() } else { format!("{section}.{name}") }
+    };
+    let nearest = known
+        .iter()
+        .map(|name| (strsim::jaro_winkler(&key, name), name))
+        .filter(|(likeness, _)| *likeness >= FARTHEST)
+        .max_by(|left, right| left.0.total_cmp(&right.0));
+    let hint = if let Some(owner) = owner(&key).filter(|_| !is_section) {
+        format!("\nhint: {key} is a key of [{owner}]")
+    } else if let Some((_, name)) = nearest {
+        format!("\nhint: did you mean {}?", full(name))
+    } else {
+        format!("\nhint: {} are {}", if is_section { "sections" } else { "keys" }, known.join(", "))
+    };
+    Error::UnknownKey { place: place.to_owned(), key: full(&key), hint }
+}
+
+/// The section that has this key.
+fn owner(key: &str) -> Option<&'static str> {
+    [
+        ("run", keys_of::<Run>()),
+        ("model", keys_of::<Model>()),
+        ("data", keys_of::<Data>()),
+        ("rollout", keys_of::<Rollout>()),
+        ("reward", keys_of::<Reward>()),
+        ("train", keys_of::<Train>()),
+        ("parallel", keys_of::<Parallel>()),
+        ("algorithm", keys_of::<Algorithm>()),
+        ("reference", keys_of::<Reference>()),
+        ("checkpoint", keys_of::<Checkpoint>()),
+        ("eval.<set>", keys_of::<Eval>()),
+    ]
+    .into_iter()
+    .find_map(|(section, keys)| keys.iter().any(|known| known == key).then_some(section))
+}
+
+/// The keys of a section, asked of its own deserializer so that there is no second list.
+fn keys_of<'de, T: Deserialize<'de>>() -> Vec<String> {
+    let mut probe = toml::Table::new();
+    probe.insert(String::new(), toml::Value::Boolean(true));
+    match T::deserialize(probe) {
+        Ok(_) => Vec::new(),
+        Err(error) => unknown_field(error.message()).map(|(_, known)| known).unwrap_or_default(),
+    }
+}
+
+/// Splits serde's "unknown field `x`, expected one of `a`, `b`".
+fn unknown_field(message: &str) -> Option<(String, Vec<String>)> {
+    let rest = message.trim().strip_prefix("unknown field `")?;
+    let (key, rest) = rest.split_once('`')?;
+    let known = rest.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    Some((key.to_owned(), known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_those_of_the_schema() {
+        assert_eq!(keys_of::<Reward>(), ["types", "placement"]);
+        assert_eq!(keys_of::<Reference>(), ["path"]);
+        assert!(keys_of::<RunConfig>().contains(&"eval".to_owned()));
+        assert_eq!(owner("kl_loss_coef"), Some("algorithm"));
+    }
+}

@@ -1,0 +1,88 @@
+//! Settings that were given and have no effect.
+
+use crate::load::RunConfig;
+use crate::rollout::DynamicFilter;
+use crate::train::Schedule;
+
+/// One sentence for each given key that nothing will read under the other settings.
+pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
+    let from_environment = config.data.environment.is_some();
+    let (algorithm, rollout) = (&config.algorithm, &config.rollout);
+    let no_kl = algorithm.kl_loss_coef == 0.0;
+    let constant = config.train.schedule == Schedule::Constant;
+    let greedy = rollout.temperature == 0.0;
+    let rules: [(bool, &[&str], &str); 8] = [
+        (config.run.num_steps.is_some(), &["run.num_epoch"], "run.num_steps is set"),
+        (
+            from_environment,
+            &["data.input_key", "data.label_key", "data.metadata_key", "data.tool_key", "data.shuffle"],
+            "prompts come from data.environment",
+        ),
+        (!from_environment, &["data.difficulty"], "data.environment is not set"),
+        (
+            !config.data.apply_chat_template,
+            &["data.chat_template_kwargs"],
+            "data.apply_chat_template is false",
+        ),
+        (greedy, &["rollout.top_p", "rollout.top_k", "rollout.min_p"], "rollout.temperature is 0 (greedy)"),
+        (
+            rollout.dynamic_filter == DynamicFilter::None,
+            &["rollout.max_groups"],
+            "rollout.dynamic_filter is none",
+        ),
+        (no_kl, &["algorithm.kl_loss_type", "reference.path"], "algorithm.kl_loss_coef is 0"),
+        (constant, &["train.min_lr"], "train.schedule is constant"),
+    ];
+    let mut found = Vec::new();
+    for (without_effect, keys, because) in rules {
+        for key in keys.iter().filter(|_| without_effect) {
+            let below = format!("{key}.");
+            if config.given.iter().any(|given| given == key || given.starts_with(&below)) {
+                found.push(format!("{key} has no effect: {because}"));
+            }
+        }
+    }
+    for (name, set) in &config.eval {
+        let inherits = set.prompts.is_none() && set.environment.is_none() && from_environment;
+        for key in ["difficulty", "split"] {
+            let given = config.given.contains(&format!("eval.{name}.{key}"));
+            if given && set.environment.is_none() && !inherits {
+                found.push(format!("eval.{name}.{key} has no effect: its prompts come from a file"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::load::parse;
+
+    #[test]
+    fn settings_without_effect_are_told() {
+        for (text, key) in [
+            ("[algorithm]\nkl_loss_type = \"k1\"\n", "algorithm.kl_loss_type"),
+            ("[reference]\npath = \"a\"\n", "reference.path"),
+            ("[run]\nnum_steps = 3\nnum_epoch = 1\n", "run.num_epoch"),
+            ("[data]\nenvironment = \"arithmetic\"\ninput_key = \"q\"\n", "data.input_key"),
+            ("[data]\ndifficulty = 5\n", "data.difficulty"),
+            (
+                "[data]\napply_chat_template = false\nchat_template_kwargs = { a = 1 }\n",
+                "data.chat_template_kwargs",
+            ),
+            ("[rollout]\ntemperature = 0\ntop_k = 5\n", "rollout.top_k"),
+            ("[train]\nmin_lr = 1e-9\n", "train.min_lr"),
+            ("[eval.a]\nprompts = \"a.jsonl\"\nsplit = \"train\"\n", "eval.a.split"),
+        ] {
+            let warnings = parse(text, "run.toml", &[]).unwrap().warnings();
+            assert_eq!(warnings.len(), 1, "{text}: {warnings:?}");
+            assert!(warnings[0].starts_with(&format!("{key} has no effect")), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn settings_with_effect_are_quiet() {
+        let text = "[algorithm]\nkl_loss_coef = 0.1\nkl_loss_type = \"k2\"\n[data]\nprompts = \"a\"\ninput_key = \"q\"\n";
+        assert!(parse(text, "run.toml", &[]).unwrap().warnings().is_empty());
+    }
+}
