@@ -1,0 +1,26 @@
+//! Ranks and collectives: single, threads, and MPI through a plug-in; the mesh of named axes.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod collectives;
+mod communicator;
+mod element;
+mod error;
+mod launcher;
+mod mesh;
+mod mpi;
+mod plugin;
+mod reduce;
+mod single;
+mod threads;
+mod world;
+
+pub use collectives::{Collectives, even_counts};
+pub use communicator::{Communicator, Incoming, Outgoing};
+pub use element::{Dtype, Element, Op};
+pub use error::{Error, Result};
+pub use launcher::{Placement, Source};
+pub use mesh::{Axis, Layout, Mesh};
+pub use mpi::Mpi;
+pub use single::Single;
+pub use threads::Threads;
+pub use world::world;
