@@ -1,0 +1,288 @@
+//! The engine: requests in, completions out, one forward pass per step.
+
+use std::sync::Arc;
+
+use slime_record::VersionRun;
+
+use crate::scheduler::Scheduler;
+use crate::sequence::Sequence;
+use crate::{
+    Batch, BlockManager, Decode, Error, FinishReason, ForwardModel, Result, Sampled, SamplingParams, sample,
+    stop,
+};
+
+/// Sizes of the cache and of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Token slots of one KV block.
+    pub block_size: usize,
+    /// KV blocks.
+    pub num_blocks: usize,
+    /// Sequences computed at once.
+    pub max_num_seqs: usize,
+    /// Tokens one forward pass computes at most; longer prompts go in chunks.
+    pub max_batch_tokens: usize,
+    /// Prompt and response together; `None` is what the model allows.
+    pub context_len: Option<usize>,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self { block_size: 16, num_blocks: 2048, max_num_seqs: 64, max_batch_tokens: 1024, context_len: None }
+    }
+}
+
+/// A prompt and how to sample from it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Request {
+    /// The caller's name for it; comes back in each completion.
+    pub id: u64,
+    /// The prompt, with the response so far where a sample is continued.
+    pub tokens: Vec<u32>,
+    /// How to sample, and how many samples.
+    pub params: SamplingParams,
+}
+
+/// One finished sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    /// The request.
+    pub id: u64,
+    /// Which of its samples.
+    pub index: u32,
+    /// Response tokens as sampled, the stop token included.
+    pub tokens: Vec<u32>,
+    /// One per response token.
+    pub log_probs: Vec<f32>,
+    /// The response as text, without special tokens.
+    pub text: String,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// Which weights sampled which tokens, run-length.
+    pub weight_versions: Vec<VersionRun>,
+}
+
+/// What becomes of cached keys and values when the weights change under running sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvOnSwap {
+    /// Compute them again under the new weights, so log-probs are exact for the version they carry.
+    Recompute,
+    /// Keep them and go on at once.
+    Keep,
+}
+
+/// Counters since the engine was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Forward passes.
+    pub num_steps: u64,
+    /// Tokens that went through the model.
+    pub num_computed_tokens: u64,
+    /// Tokens sampled.
+    pub num_sampled_tokens: u64,
+    /// Sequences put back for want of blocks.
+    pub num_preemptions: u64,
+}
+
+/// Continuous batching over one model.
+pub struct Engine<M> {
+    pub(crate) model: M,
+    decode: Arc<Decode>,
+    scheduler: Scheduler,
+    context_len: usize,
+    pub(crate) logits: Vec<f32>,
+    weights: Vec<f32>,
+    version: u64,
+    num_requests: u64,
+    usage: Usage,
+}
+
+impl<M: ForwardModel> Engine<M> {
+    /// An engine around `model`, whose cache it allocates; `version` names the weights the model holds.
+    ///
+    /// # Errors
+    /// What the model says when the cache does not fit.
+    pub fn new(mut model: M, decode: Arc<Decode>, config: &EngineConfig, version: u64) -> Result<Self> {
+        model.allocate(config.num_blocks, config.block_size)?;
+        let blocks = BlockManager::new(config.num_blocks, config.block_size);
+        let longest = model.context_len();
+        Ok(Self {
+            model,
+            decode,
+            scheduler: Scheduler::new(blocks, config.max_num_seqs, config.max_batch_tokens),
+            context_len: config.context_len.map_or(longest, |len| len.min(longest)),
+            logits: Vec::new(),
+            weights: Vec::new(),
+            version,
+            num_requests: 0,
+            usage: Usage::default(),
+        })
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// Refuses, with the request's id, what could never be generated: an empty or too long prompt, tokens outside
+    /// the vocabulary, parameters out of range, sequences longer than the cache.
+    pub fn submit(&mut self, request: Request) -> Result<()> {
+        self.check(&request)?;
+        let request = Arc::new(request);
+        for index in 0..request.params.n {
+            self.scheduler.add(Sequence::new(request.clone(), self.num_requests, index));
+        }
+        self.num_requests += 1;
+        Ok(())
+    }
+
+    /// Computes one batch and returns the samples that ended with it.
+    ///
+    /// # Errors
+    /// What the model says, and logits that are not finite.
+    pub fn step(&mut self) -> Result<Vec<Completion>> {
+        let batch = self.scheduler.schedule();
+        self.forward(&batch)?;
+        let sampled = self.sample()?;
+        let finished = self.commit(sampled);
+        Ok(finished.into_iter().map(|sequence| self.complete(sequence)).collect())
+    }
+
+    /// Whether nothing is waiting or running.
+    pub fn is_idle(&self) -> bool {
+        self.num_unfinished() == 0
+    }
+
+    /// Samples waiting or running.
+    pub fn num_unfinished(&self) -> usize {
+        self.scheduler.num_waiting() + self.scheduler.num_running()
+    }
+
+    /// Ends the samples of request `id` where they are and returns them.
+    pub fn abort(&mut self, id: u64) -> Vec<Completion> {
+        let taken = self.scheduler.take(|s| s.request.id == id);
+        taken.into_iter().map(|sequence| self.complete(sequence)).collect()
+    }
+
+    /// Changes the weights between steps: `load` puts version `version` into the model. Tokens sampled from now on
+    /// carry it.
+    ///
+    /// # Errors
+    /// What `load` says; the version stays the old one then.
+    pub fn swap_weights<E>(
+        &mut self,
+        version: u64,
+        kv: KvOnSwap,
+        load: impl FnOnce(&mut M) -> Result<(), E>,
+    ) -> Result<(), E> {
+        load(&mut self.model)?;
+        self.version = version;
+        if kv == KvOnSwap::Recompute {
+            self.scheduler.preempt_all();
+        }
+        Ok(())
+    }
+
+    /// The version new tokens carry.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Tokens a prompt and its response may have together.
+    pub fn context_len(&self) -> usize {
+        self.context_len
+    }
+
+    /// Counters since the engine was made.
+    pub fn usage(&self) -> Usage {
+        Usage { num_preemptions: self.scheduler.num_preemptions(), ..self.usage }
+    }
+
+    pub(crate) fn blocks(&mut self) -> &mut BlockManager {
+        self.scheduler.blocks()
+    }
+
+    fn check(&mut self, request: &Request) -> Result<()> {
+        let Request { id, tokens, params } = request;
+        params.check()?;
+        self.check_tokens(*id, tokens)?;
+        if tokens.len() >= self.context_len {
+            return Err(Error::PromptTooLong {
+                id: *id,
+                prompt_len: tokens.len(),
+                context_len: self.context_len,
+            });
+        }
+        let longest = (tokens.len() + params.max_new_tokens).min(self.context_len);
+        let (needed, num_blocks) = (self.blocks().blocks_for(longest), self.blocks().num_blocks());
+        if needed > num_blocks {
+            return Err(Error::CacheTooSmall { id: *id, needed, num_blocks });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_tokens(&self, id: u64, tokens: &[u32]) -> Result<()> {
+        let vocab_size = self.model.vocab_size();
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt { id });
+        }
+        match tokens.iter().position(|&t| t as usize >= vocab_size) {
+            Some(position) => {
+                Err(Error::TokenOutOfRange { id, token: tokens[position], position, vocab_size })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn forward(&mut self, batch: &Batch) -> Result<()> {
+        self.logits.clear();
+        if batch.tokens.is_empty() {
+            return Ok(());
+        }
+        self.usage.num_steps += 1;
+        self.usage.num_computed_tokens += batch.tokens.len() as u64;
+        self.model.forward(batch, &mut self.logits)
+    }
+
+    fn sample(&mut self) -> Result<Vec<Sampled>> {
+        let rows = self.logits.chunks_exact(self.model.vocab_size());
+        let sampled = self.scheduler.sampled().zip(rows).map(|(sequence, row)| {
+            sample(row, &sequence.request.params, sequence.uniform(), &mut self.weights).ok_or_else(|| {
+                Error::NonFiniteLogits {
+                    id: sequence.request.id,
+                    index: sequence.index,
+                    position: sequence.tokens.len(),
+                }
+            })
+        });
+        sampled.collect()
+    }
+
+    fn commit(&mut self, sampled: Vec<Sampled>) -> Vec<Sequence> {
+        let Self { scheduler, decode, context_len, version, usage, .. } = self;
+        usage.num_sampled_tokens += sampled.len() as u64;
+        let mut sampled = sampled.into_iter();
+        scheduler.commit(|sequence| {
+            if let Some(Sampled { token, log_prob }) = sampled.next() {
+                sequence.append(token, log_prob, *version);
+                let is_full = sequence.tokens.len() >= *context_len;
+                sequence.finish =
+                    stop::finish(&sequence.request.params, sequence.response(), is_full, &**decode);
+            }
+        })
+    }
+
+    fn complete(&self, sequence: Sequence) -> Completion {
+        let tokens = sequence.response().to_vec();
+        Completion {
+            id: sequence.request.id,
+            index: sequence.index,
+            text: (self.decode)(&tokens),
+            tokens,
+            log_probs: sequence.log_probs,
+            finish_reason: sequence.finish.unwrap_or(FinishReason::Abort),
+            weight_versions: sequence.weight_versions,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

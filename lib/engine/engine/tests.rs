@@ -1,0 +1,225 @@
+//! What the engine promises, against a model whose answers are known exactly.
+
+use std::sync::Arc;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::SampleSeed;
+use crate::naive_model::NaiveModel;
+
+fn engine(config: &EngineConfig) -> Engine<NaiveModel> {
+    let decode = |tokens: &[u32]| tokens.iter().map(|&t| char::from(b'A' + t as u8)).collect();
+    Engine::new(NaiveModel::default(), Arc::new(decode), config, 0).unwrap()
+}
+
+fn config(num_blocks: usize, max_num_seqs: usize, max_batch_tokens: usize) -> EngineConfig {
+    EngineConfig { block_size: 4, num_blocks, max_num_seqs, max_batch_tokens, context_len: None }
+}
+
+fn request(id: u64, prompt_len: u32, n: u32, max_new_tokens: usize) -> Request {
+    Request {
+        id,
+        tokens: (0..prompt_len).map(|i| (i * 5 + id as u32 * 3) % 29).collect(),
+        params: SamplingParams {
+            n,
+            max_new_tokens,
+            stop_token_ids: vec![28],
+            temperature: 0.7,
+            seed: SampleSeed { seed: 5, step: 1, group: id as u32, index: 0 },
+            ..Default::default()
+        },
+    }
+}
+
+fn run(engine: &mut Engine<NaiveModel>) -> Vec<Completion> {
+    let mut done = Vec::new();
+    for _ in 0..5000 {
+        if engine.is_idle() {
+            assert_eq!(engine.blocks().num_free(), engine.blocks().num_blocks(), "blocks leaked");
+            done.sort_by_key(|c: &Completion| (c.id, c.index));
+            return done;
+        }
+        done.extend(engine.step().unwrap());
+    }
+    panic!("the engine makes no progress");
+}
+
+/// The same samples drawn one token at a time without engine, cache or batch.
+fn reference(request: &Request) -> Vec<(Vec<u32>, Vec<f32>)> {
+    let params = &request.params;
+    let one = |index| {
+        let seed = SampleSeed { index, ..params.seed };
+        let (mut tokens, mut log_probs) = (request.tokens.clone(), Vec::new());
+        while log_probs.len() < params.max_new_tokens && tokens.len() < 64 {
+            let logits = NaiveModel::logits(0, tokens.iter().copied());
+            let uniform = seed.uniform(log_probs.len() as u64);
+            let sampled = sample(&logits, params, uniform, &mut Vec::new()).unwrap();
+            tokens.push(sampled.token);
+            log_probs.push(sampled.log_prob);
+            if params.stop_token_ids.contains(&sampled.token) {
+                break;
+            }
+        }
+        (tokens.split_off(request.tokens.len()), log_probs)
+    };
+    (0..params.n).map(one).collect()
+}
+
+fn assert_matches_reference(requests: &[Request], done: &[Completion]) {
+    let expected: Vec<_> = requests.iter().flat_map(reference).collect();
+    assert_eq!(done.len(), expected.len());
+    for (completion, (tokens, log_probs)) in done.iter().zip(&expected) {
+        assert_eq!(&completion.tokens, tokens, "request {} sample {}", completion.id, completion.index);
+        assert_eq!(&completion.log_probs, log_probs);
+    }
+}
+
+#[test]
+fn samples_do_not_depend_on_batch_chunks_cache_or_preemption() {
+    let mut num_preemptions = 0;
+    for seed in 0..60 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let requests: Vec<Request> = (0..rng.random_range(1..8))
+            .map(|id| request(id, rng.random_range(1..30), rng.random_range(1..6), rng.random_range(1..40)))
+            .collect();
+        let config = config(rng.random_range(16..60), rng.random_range(1..12), rng.random_range(1..40));
+        let mut engine = engine(&config);
+        for request in &requests {
+            engine.submit(request.clone()).unwrap();
+            if rng.random_bool(0.5) {
+                let done = engine.step().unwrap();
+                assert!(done.len() <= config.max_num_seqs);
+                for completion in done {
+                    let expected = &reference(&requests[completion.id as usize])[completion.index as usize];
+                    assert_eq!(completion.tokens, expected.0);
+                }
+            }
+        }
+        let done = run(&mut engine);
+        for completion in &done {
+            let expected = &reference(&requests[completion.id as usize])[completion.index as usize];
+            assert_eq!(
+                (&completion.tokens, &completion.log_probs),
+                (&expected.0, &expected.1),
+                "seed {seed}"
+            );
+        }
+        assert!(engine.model.max_batch <= config.max_batch_tokens);
+        num_preemptions += engine.usage().num_preemptions;
+    }
+    assert!(num_preemptions > 50, "the small caches forced only {num_preemptions} preemptions");
+}
+
+#[test]
+fn prompt_of_a_group_is_computed_once() {
+    let mut engine = engine(&config(200, 16, 64));
+    let mut group = request(0, 22, 8, 3);
+    group.params.stop_token_ids.clear();
+    engine.submit(group.clone()).unwrap();
+    let done = run(&mut engine);
+    assert_matches_reference(&[group], &done);
+    // 22 tokens by the first sample; each of the other seven computes the last one again for its logits.
+    // Of the three tokens sampled, two go through the model.
+    assert_eq!(engine.model.num_tokens, 22 + 7 + 8 * 2);
+}
+
+#[test]
+fn preempted_sequence_keeps_its_tokens_and_returns() {
+    let requests = [request(0, 8, 1, 30), request(1, 8, 1, 30), request(2, 8, 1, 30)];
+    let mut engine = engine(&config(12, 8, 32));
+    for request in &requests {
+        engine.submit(request.clone()).unwrap();
+    }
+    let done = run(&mut engine);
+    assert!(engine.usage().num_preemptions > 0);
+    assert_matches_reference(&requests, &done);
+}
+
+#[test]
+fn swapped_weights_show_in_the_version_runs() {
+    for kv in [KvOnSwap::Recompute, KvOnSwap::Keep] {
+        let mut engine = engine(&config(64, 8, 32));
+        let mut group = request(0, 5, 2, 12);
+        group.params.stop_token_ids.clear();
+        engine.submit(group).unwrap();
+        for _ in 0..6 {
+            assert_eq!(engine.step().unwrap(), vec![]);
+        }
+        engine
+            .swap_weights::<Error>(3, kv, |model| {
+                model.salt = 99;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(engine.version(), 3);
+        for completion in run(&mut engine) {
+            let [old, new] = completion.weight_versions[..] else { panic!("two runs expected") };
+            assert_eq!((old.version, new.version, old.len + new.len), (0, 3, 12));
+            assert_eq!(completion.tokens.len(), 12);
+        }
+    }
+}
+
+#[test]
+fn failed_swap_keeps_the_version() {
+    let mut engine = engine(&config(64, 8, 32));
+    assert_eq!(engine.swap_weights(1, KvOnSwap::Keep, |_| Err("gone")), Err("gone"));
+    assert_eq!(engine.version(), 0);
+}
+
+#[test]
+fn continued_sample_draws_what_the_uninterrupted_one_would() {
+    let mut whole = request(4, 9, 1, 20);
+    whole.params.stop_token_ids.clear();
+    let (tokens, _) = reference(&whole).remove(0);
+    let mut rest = whole.clone();
+    rest.tokens.extend(&tokens[..7]);
+    rest.params.first_token = 7;
+    rest.params.max_new_tokens = 13;
+    let mut engine = engine(&config(64, 8, 32));
+    engine.submit(rest).unwrap();
+    assert_eq!(run(&mut engine)[0].tokens, tokens[7..]);
+}
+
+#[test]
+fn response_ends_with_the_context() {
+    let mut engine = engine(&config(64, 8, 32));
+    let mut long = request(0, 60, 1, 100);
+    long.params.stop_token_ids.clear();
+    engine.submit(long).unwrap();
+    let done = run(&mut engine);
+    assert_eq!((done[0].tokens.len(), done[0].finish_reason), (4, FinishReason::Length));
+}
+
+#[test]
+fn aborted_request_comes_back_as_it_is_and_frees_its_blocks() {
+    let mut engine = engine(&config(64, 2, 32));
+    engine.submit(request(0, 9, 4, 40)).unwrap();
+    for _ in 0..3 {
+        engine.step().unwrap();
+    }
+    let aborted = engine.abort(0);
+    assert!(aborted.iter().all(|c| c.finish_reason == FinishReason::Abort));
+    assert!(engine.is_idle() && aborted.len() + 1 >= 4);
+    assert_eq!(engine.blocks().num_free(), 64);
+}
+
+#[test]
+fn requests_that_cannot_be_served_are_refused_with_the_reason() {
+    let mut engine = engine(&config(5, 8, 32));
+    let error = |engine: &mut Engine<NaiveModel>, request| engine.submit(request).unwrap_err().to_string();
+    assert_eq!(
+        error(&mut engine, request(7, 64, 1, 1)),
+        "prompt of request 7 has 64 tokens, the context holds 64 including the response"
+    );
+    assert_eq!(error(&mut engine, request(7, 0, 1, 1)), "prompt of request 7 has no tokens");
+    assert_eq!(error(&mut engine, request(7, 10, 1, 30)), "request 7 needs 10 KV blocks, the cache has 5");
+    let foreign = Request { id: 7, tokens: vec![1, 30], ..Default::default() };
+    assert_eq!(
+        error(&mut engine, foreign),
+        "request 7: token 30 at position 1 is outside the vocabulary of 29"
+    );
+    assert!(engine.is_idle());
+}

@@ -1,0 +1,25 @@
+//! Text generation on one replica: continuous batching over a paged KV cache, with exact tokens and log-probs.
+//! It knows no files, no steps and no groups: a request is a prompt and how to sample from it.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod block_manager;
+mod engine;
+mod error;
+mod forward;
+mod sampler;
+mod sampling;
+mod scheduler;
+mod score;
+mod sequence;
+mod stop;
+
+#[cfg(test)]
+mod naive_model;
+
+pub use block_manager::{BlockCopy, BlockManager};
+pub use engine::{Completion, Engine, EngineConfig, KvOnSwap, Request, Usage};
+pub use error::{Error, Result};
+pub use forward::{Batch, ForwardModel};
+pub use sampler::{Sampled, sample};
+pub use sampling::{SampleSeed, SamplingParams};
+pub use stop::{Decode, FinishReason};

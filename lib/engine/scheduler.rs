@@ -1,0 +1,238 @@
+//! Decides what each step computes: running sequences first, long prompts in chunks, waiting sequences as room
+//! allows. Out of blocks, the newest sequence goes back to the queue and keeps every token it has.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::sequence::Sequence;
+use crate::{Batch, BlockCopy, BlockManager};
+
+/// Sequences waiting and running, and the blocks they hold.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    waiting: VecDeque<Sequence>,
+    running: Vec<Sequence>,
+    blocks: BlockManager,
+    max_num_seqs: usize,
+    max_batch_tokens: usize,
+    num_preemptions: u64,
+}
+
+impl Scheduler {
+    pub fn new(blocks: BlockManager, max_num_seqs: usize, max_batch_tokens: usize) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            blocks,
+            max_num_seqs: max_num_seqs.max(1),
+            max_batch_tokens: max_batch_tokens.max(1),
+            num_preemptions: 0,
+        }
+    }
+
+    pub fn blocks(&mut self) -> &mut BlockManager {
+        &mut self.blocks
+    }
+
+    pub fn num_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn num_running(&self) -> usize {
+        self.running.len()
+    }
+
+    pub fn num_preemptions(&self) -> u64 {
+        self.num_preemptions
+    }
+
+    pub fn add(&mut self, sequence: Sequence) {
+        self.waiting.push_back(sequence);
+    }
+
+    /// Chooses the next step's chunks and returns them as a batch; empty when there is nothing to do.
+    pub fn schedule(&mut self) -> Batch {
+        let mut budget = self.max_batch_tokens;
+        let mut copies = Vec::new();
+        let before = self.num_preemptions;
+        // Sequences that only decode go first, so that long prompts never make them wait.
+        self.continue_running(&mut budget, &mut copies, |s| s.num_pending() == 1);
+        self.continue_running(&mut budget, &mut copies, |s| s.num_pending() > 1);
+        if self.num_preemptions == before {
+            self.admit(&mut budget, &mut copies);
+        }
+        self.batch(copies)
+    }
+
+    fn continue_running(
+        &mut self,
+        budget: &mut usize,
+        copies: &mut Vec<BlockCopy>,
+        is_due: impl Fn(&Sequence) -> bool,
+    ) {
+        let mut i = 0;
+        while i < self.running.len() && *budget > 0 {
+            if self.running[i].is_scheduled() || !is_due(&self.running[i]) {
+                i += 1;
+            } else if self.reserve(i, *budget, copies) {
+                *budget -= self.running[i].chunk_len;
+                i += 1;
+            } else {
+                let victim = self.running.iter().rposition(|s| !s.is_scheduled()).unwrap_or(i);
+                self.preempt(victim);
+            }
+        }
+    }
+
+    /// Schedules running sequence `i` for at most `budget` tokens; false when blocks are missing.
+    fn reserve(&mut self, i: usize, budget: usize, copies: &mut Vec<BlockCopy>) -> bool {
+        let sequence = &mut self.running[i];
+        let chunk_len = sequence.num_pending().min(budget);
+        let start = sequence.num_computed;
+        let Some(new) = self.blocks.reserve(&mut sequence.block_table, start, start + chunk_len) else {
+            return false;
+        };
+        copies.extend(new);
+        sequence.chunk_len = chunk_len;
+        true
+    }
+
+    /// Lets waiting sequences in. A request's first sample computes the prompt; its siblings wait for that, then
+    /// share the blocks and compute only the prompt's last token, whose logits each of them needs.
+    fn admit(&mut self, budget: &mut usize, copies: &mut Vec<BlockCopy>) {
+        let mut siblings = self.waiting_siblings();
+        let mut num_reserved: usize = siblings.values().sum();
+        let mut i = 0;
+        while i < self.waiting.len() && *budget > 0 && self.running.len() < self.max_num_seqs {
+            let order = self.waiting[i].order;
+            let is_sibling = siblings.contains_key(&order);
+            let donor = self.running.iter().position(|s| s.order == order && s.has_prompt());
+            if is_sibling && donor.is_none() {
+                i += 1;
+                continue;
+            }
+            if !is_sibling
+                && !self.running.is_empty()
+                && self.running.len() + num_reserved >= self.max_num_seqs
+            {
+                i += 1;
+                continue;
+            }
+            if !self.admit_one(i, donor, *budget, copies) {
+                break;
+            }
+            *budget -= self.running.last().map_or(0, |s| s.chunk_len);
+            if is_sibling {
+                num_reserved -= 1;
+            } else {
+                let left = self.waiting.iter().filter(|s| s.order == order).count();
+                siblings.insert(order, left);
+                num_reserved += left;
+            }
+        }
+    }
+
+    /// How many samples of each running request still wait.
+    fn waiting_siblings(&self) -> HashMap<u64, usize> {
+        let mut siblings: HashMap<u64, usize> = self.running.iter().map(|s| (s.order, 0)).collect();
+        for sequence in &self.waiting {
+            if let Some(count) = siblings.get_mut(&sequence.order) {
+                *count += 1;
+            }
+        }
+        siblings
+    }
+
+    /// Moves waiting sequence `i` to the running ones if its first chunk and a small reserve fit.
+    fn admit_one(
+        &mut self,
+        i: usize,
+        donor: Option<usize>,
+        budget: usize,
+        copies: &mut Vec<BlockCopy>,
+    ) -> bool {
+        let Some(mut sequence) = self.waiting.remove(i) else {
+            return false;
+        };
+        if let Some(donor) = donor {
+            let shared_len = sequence.prompt_len().min(sequence.tokens.len() - 1);
+            sequence.block_table = self.blocks.share(&self.running[donor].block_table, shared_len);
+            sequence.num_computed = shared_len;
+        }
+        let start = sequence.num_computed;
+        let end = start + sequence.num_pending().min(budget);
+        let needed = self.blocks.num_needed(&sequence.block_table, start, end);
+        let reserve = if self.running.is_empty() { 0 } else { self.blocks.num_blocks() / 100 };
+        self.running.push(sequence);
+        let last = self.running.len() - 1;
+        if needed + reserve <= self.blocks.num_free() && self.reserve(last, budget, copies) {
+            return true;
+        }
+        if let Some(mut sequence) = self.running.pop() {
+            self.blocks.release(&mut sequence.block_table);
+            sequence.num_computed = 0;
+            self.waiting.insert(i, sequence);
+        }
+        false
+    }
+
+    fn preempt(&mut self, i: usize) {
+        let mut sequence = self.running.remove(i);
+        self.blocks.release(&mut sequence.block_table);
+        sequence.num_computed = 0;
+        self.waiting.push_front(sequence);
+        self.num_preemptions += 1;
+    }
+
+    /// Puts every running sequence back in the queue, in order, so that all of the cache is computed anew.
+    pub fn preempt_all(&mut self) {
+        let before = self.num_preemptions;
+        while !self.running.is_empty() {
+            self.preempt(self.running.len() - 1);
+        }
+        self.num_preemptions = before;
+    }
+
+    fn batch(&self, copies: Vec<BlockCopy>) -> Batch {
+        let mut batch = Batch { copies, ..Batch::default() };
+        for sequence in self.running.iter().filter(|s| s.is_scheduled()) {
+            let Sequence { tokens, num_computed, chunk_len, block_table, .. } = sequence;
+            batch.push(tokens, *num_computed, *chunk_len, block_table, self.blocks.block_size());
+            if sequence.is_sampled() {
+                batch.want_last();
+            }
+        }
+        batch
+    }
+
+    /// The sequences that get a token from the scheduled step, in the order of its logit rows.
+    pub fn sampled(&self) -> impl Iterator<Item = &Sequence> {
+        self.running.iter().filter(|s| s.is_sampled())
+    }
+
+    /// Books the step: chunks count as computed and `update` sees each sequence that was sampled, in order.
+    /// Returns the sequences that finished; their blocks are free again.
+    pub fn commit(&mut self, mut update: impl FnMut(&mut Sequence)) -> Vec<Sequence> {
+        for sequence in &mut self.running {
+            let is_sampled = sequence.is_sampled();
+            sequence.num_computed += std::mem::take(&mut sequence.chunk_len);
+            if is_sampled {
+                update(sequence);
+            }
+        }
+        self.take(|s| s.finish.is_some())
+    }
+
+    /// Removes the sequences `is_chosen` names, waiting ones too, and frees their blocks.
+    pub fn take(&mut self, is_chosen: impl Fn(&Sequence) -> bool) -> Vec<Sequence> {
+        let mut taken: Vec<Sequence> = self.running.extract_if(.., |s| is_chosen(s)).collect();
+        for sequence in &mut taken {
+            self.blocks.release(&mut sequence.block_table);
+        }
+        if self.waiting.iter().any(&is_chosen) {
+            let (chosen, kept): (VecDeque<_>, VecDeque<_>) = self.waiting.drain(..).partition(is_chosen);
+            self.waiting = kept;
+            taken.extend(chosen);
+        }
+        taken
+    }
+}

@@ -1,0 +1,87 @@
+//! One sample being generated: its tokens, what of them is in the KV cache, and what was recorded on the way.
+
+use std::sync::Arc;
+
+use slime_record::VersionRun;
+
+use crate::{FinishReason, Request};
+
+/// A sample in the making. Preemption empties `block_table` and `num_computed` and nothing else.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub request: Arc<Request>,
+    /// Counts requests in the order they came; equal for all samples of one.
+    pub order: u64,
+    /// Which of the request's samples.
+    pub index: u32,
+    /// Prompt and response.
+    pub tokens: Vec<u32>,
+    /// Tokens whose keys and values are in the cache.
+    pub num_computed: usize,
+    /// Tokens the current step computes; 0 when it leaves this sequence out.
+    pub chunk_len: usize,
+    pub block_table: Vec<u32>,
+    pub log_probs: Vec<f32>,
+    pub weight_versions: Vec<VersionRun>,
+    pub finish: Option<FinishReason>,
+}
+
+impl Sequence {
+    pub fn new(request: Arc<Request>, order: u64, index: u32) -> Self {
+        Self {
+            tokens: request.tokens.clone(),
+            request,
+            order,
+            index,
+            num_computed: 0,
+            chunk_len: 0,
+            block_table: Vec::new(),
+            log_probs: Vec::new(),
+            weight_versions: Vec::new(),
+            finish: None,
+        }
+    }
+
+    pub fn prompt_len(&self) -> usize {
+        self.request.tokens.len()
+    }
+
+    pub fn response(&self) -> &[u32] {
+        &self.tokens[self.prompt_len()..]
+    }
+
+    /// Tokens not yet in the cache.
+    pub fn num_pending(&self) -> usize {
+        self.tokens.len() - self.num_computed
+    }
+
+    pub fn is_scheduled(&self) -> bool {
+        self.chunk_len > 0
+    }
+
+    /// Whether the step that is scheduled yields a token.
+    pub fn is_sampled(&self) -> bool {
+        self.chunk_len > 0 && self.chunk_len == self.num_pending()
+    }
+
+    pub fn has_prompt(&self) -> bool {
+        self.num_computed >= self.prompt_len()
+    }
+
+    pub fn append(&mut self, token: u32, log_prob: f32, version: u64) {
+        self.tokens.push(token);
+        self.log_probs.push(log_prob);
+        match self.weight_versions.last_mut() {
+            Some(run) if run.version == version => run.len += 1,
+            _ => self.weight_versions.push(VersionRun { version, len: 1 }),
+        }
+    }
+
+    /// The uniform number that chooses the next token.
+    pub fn uniform(&self) -> f64 {
+        let params = &self.request.params;
+        let mut seed = params.seed;
+        seed.index += self.index;
+        seed.uniform(params.first_token + self.log_probs.len() as u64)
+    }
+}
