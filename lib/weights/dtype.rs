@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use half::{bf16, f16};
 
+use crate::{Error, Result};
+
 /// An element type of a safetensors file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dtype {
@@ -87,7 +89,7 @@ impl std::fmt::Display for Dtype {
 }
 
 /// The little-endian elements of `bytes` as f32; `None` for a type that is not one of F64, F32, F16, BF16.
-pub(crate) fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
+fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     Some(match dtype {
         Dtype::F64 => elements::<8>(bytes).map(|b| f64::from_le_bytes(b) as f32).collect(),
         Dtype::F32 => elements::<4>(bytes).map(f32::from_le_bytes).collect(),
@@ -107,6 +109,26 @@ pub(crate) fn from_f32(values: &[f32], dtype: Dtype) -> Option<Vec<u8>> {
     })
 }
 
+/// The little-endian bytes of the values of `tensor` in `dtype`, rounded to nearest even.
+///
+/// # Errors
+/// `dtype` is not one of F32, F16, BF16.
+pub fn encode_f32(tensor: &str, values: &[f32], dtype: Dtype) -> Result<Vec<u8>> {
+    from_f32(values, dtype).ok_or_else(|| not_floating(tensor, dtype))
+}
+
+/// The little-endian elements of `tensor` as f32.
+///
+/// # Errors
+/// `dtype` is not one of F64, F32, F16, BF16.
+pub fn decode_f32(tensor: &str, bytes: &[u8], dtype: Dtype) -> Result<Vec<f32>> {
+    to_f32(bytes, dtype).ok_or_else(|| not_floating(tensor, dtype))
+}
+
+fn not_floating(tensor: &str, dtype: Dtype) -> Error {
+    Error::Dtype { tensor: tensor.to_owned(), expected: "a floating type".to_owned(), got: dtype.to_string() }
+}
+
 /// `bytes` of type `from` as type `to`; borrowed when they are the same type.
 pub(crate) fn cast(bytes: &[u8], from: Dtype, to: Dtype) -> Option<Cow<'_, [u8]>> {
     if from == to {
@@ -116,7 +138,7 @@ pub(crate) fn cast(bytes: &[u8], from: Dtype, to: Dtype) -> Option<Cow<'_, [u8]>
 }
 
 /// Index of the first element that is NaN or infinite; integer types have none.
-pub(crate) fn first_not_finite(bytes: &[u8], dtype: Dtype) -> Option<usize> {
+pub fn first_not_finite(bytes: &[u8], dtype: Dtype) -> Option<usize> {
     let all_ones = |value: u64, exponent: u64| value & exponent == exponent;
     match dtype {
         Dtype::F64 => {

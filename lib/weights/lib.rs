@@ -4,14 +4,21 @@
 mod dtype;
 mod error;
 mod family;
+mod gguf;
+mod gguf_block;
+mod gguf_model;
+mod gguf_tokenizer;
 mod safetensors;
 mod storage;
 mod weight_dir;
 mod weight_writer;
 
-pub use dtype::Dtype;
+pub use dtype::{Dtype, decode_f32, encode_f32, first_not_finite};
 pub use error::{Error, Result};
 pub use family::{check, storages};
+pub use gguf::{Gguf, GgufTensor, GgufValue};
+pub use gguf_block::BlockType;
+pub use gguf_model::GgufSource;
 pub use safetensors::TensorInfo;
 pub use storage::{StorageSpec, Transform, ViewSpec};
 pub use weight_dir::{TensorView, WeightDir};

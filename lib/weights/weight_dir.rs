@@ -57,11 +57,7 @@ impl<'a> TensorView<'a> {
     /// # Errors
     /// The type is not one of F64, F32, F16, BF16.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        dtype::to_f32(self.bytes, self.dtype).ok_or_else(|| Error::Dtype {
-            tensor: self.name.to_owned(),
-            expected: "a floating type".to_owned(),
-            got: self.dtype.to_string(),
-        })
+        dtype::decode_f32(self.name, self.bytes, self.dtype)
     }
 }
 

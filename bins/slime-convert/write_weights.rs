@@ -1,0 +1,45 @@
+//! Writes a checkpoint as a weight directory in the Hugging Face layout.
+
+use std::path::Path;
+
+use slime_cli::Failure;
+use slime_weights::{Dtype, Error, MAX_SHARD_BYTES, WeightWriter, first_not_finite};
+
+use crate::args::DtypeName;
+use crate::failure;
+use crate::read_weights::{Checkpoint, side_files_of_dir};
+
+/// Converts `src` to the new directory `dst`; `origin_hf` overrides where the files beside the weights come from.
+pub fn convert(
+    src: &Path,
+    dst: &Path,
+    dtype: Option<DtypeName>,
+    origin_hf: Option<&Path>,
+) -> Result<(), Failure> {
+    let dtype = dtype.map(Dtype::from);
+    let checkpoint = Checkpoint::open(src)?;
+    let side_files = match origin_hf {
+        Some(origin) => side_files_of_dir(origin, dtype)?,
+        None => checkpoint.side_files(dtype)?,
+    };
+    if origin_hf.is_none() {
+        for name in checkpoint.check()? {
+            tracing::warn!("{}: tensor {name} is copied, but the model does not use it", src.display());
+        }
+    }
+    let tensors = checkpoint.tensors(dtype)?;
+    let mut writer = WeightWriter::create(dst, tensors.clone(), MAX_SHARD_BYTES).map_err(failure)?;
+    for spec in &tensors {
+        let bytes = checkpoint.read(spec)?;
+        if let Some(index) = first_not_finite(&bytes, spec.dtype) {
+            return Err(failure(Error::NotFinite { path: src.to_owned(), tensor: spec.name.clone(), index }));
+        }
+        writer.write(&spec.name, &bytes).map_err(failure)?;
+    }
+    for (name, content) in side_files {
+        writer.add_file(&name, &content).map_err(failure)?;
+    }
+    writer.finish().map_err(failure)?;
+    tracing::info!("wrote {} tensors to {}", tensors.len(), dst.display());
+    Ok(())
+}
