@@ -1,29 +1,39 @@
 //! Samples, columns, prompts and manifests, as Arrow IPC and JSONL.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod column;
 mod error;
 mod float_list;
-mod manifest;
 mod ipc;
+mod jsonl;
 mod layout;
+mod manifest;
 mod prompt;
-mod publication;
 mod provenance;
+mod publication;
 mod raw_json;
+mod row;
 mod sample;
 mod segment;
+mod sniff;
+mod stream;
 #[cfg(test)]
 mod testing;
 mod view;
 
+pub use column::{Column, ColumnValues};
 pub use error::{Error, Result};
+pub use jsonl::{JsonlReader, JsonlWriter};
 pub use layout::SAMPLE_FIELDS;
 pub use manifest::{Account, ColumnRef, Draw, GroupEntry, Manifest, Refusal, SampleEntry, SegmentRef};
 pub use prompt::PromptContent;
 pub use provenance::{LogProbSpace, Provenance};
 pub use publication::{Epoch, Publication, TensorChecksum};
+pub use row::Row;
 pub use sample::{Sample, SampleId, Status, VersionRun, tokens_hash};
 pub use segment::{MAX_BATCH_BYTES, Segment, decode_segment, encode_segment, read_segment};
+pub use sniff::{Format, RowReader, sniff};
+pub use stream::{StreamReader, StreamWriter};
 pub use view::SampleView;
 
 pub use arrow_buffer::Buffer;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::VersionRun;
+
 /// A sealed segment as a manifest pins it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentRef {
@@ -47,6 +49,8 @@ pub struct SampleEntry {
     pub num_masked: u32,
     /// Oldest version among the trained tokens.
     pub oldest_version: u64,
+    /// Tokens whose loss mask is set, per version, before any is masked for its age.
+    pub versions: Vec<VersionRun>,
 }
 
 /// One group of samples, with the place of its rows.

@@ -193,7 +193,7 @@ impl Sample {
         let mut mask = self.loss_mask.iter();
         self.weight_versions
             .iter()
-            .filter(|run| mask.by_ref().take(run.len as usize).fold(false, |any, &m| any | (m != 0)))
+            .filter(|run| mask.by_ref().take(run.len as usize).max() > Some(&0))
             .map(|run| run.version)
             .min()
     }
