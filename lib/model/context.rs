@@ -1,0 +1,233 @@
+//! What a forward pass knows about its tokens: positions, who attends to whom, and where keys and values are kept.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::{Error, KvCache, Result};
+
+/// Neighbouring segments up to this many tokens together share one masked attention call.
+const MERGE_LEN: usize = 384;
+
+/// A run of tokens in a packed batch that attends causally to itself and fully to its prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// First token in the batch.
+    pub start: usize,
+    /// Number of tokens.
+    pub len: usize,
+    /// Tokens `(start, len)` of the batch that every token of the segment sees, such as a group's shared prompt.
+    pub prefix: Option<(usize, usize)>,
+    /// Position of the first token.
+    pub position: usize,
+}
+
+impl Segment {
+    /// A sequence of its own.
+    pub fn alone(start: usize, len: usize) -> Self {
+        Self { start, len, prefix: None, position: 0 }
+    }
+
+    /// A continuation of the tokens `prefix = (start, len)` of the batch, which begin at position 0.
+    pub fn after(prefix: (usize, usize), start: usize, len: usize) -> Self {
+        Self { start, len, prefix: Some(prefix), position: prefix.1 }
+    }
+}
+
+/// One attention call: the queries of a range over the keys of up to two ranges.
+#[derive(Debug)]
+pub(crate) struct Span {
+    /// Queries `(start, len)`.
+    pub q: (usize, usize),
+    /// Keys before those of the queries themselves.
+    pub prefix: Option<(usize, usize)>,
+    /// Added to the scores, `[q, prefix + q]`; absent means causal.
+    pub mask: Option<Tensor>,
+}
+
+/// Whole sequences side by side, under autograd or not.
+#[derive(Debug)]
+pub struct Packed {
+    pub(crate) spans: Vec<Span>,
+    positions_t: Tensor,
+    num_tokens: usize,
+}
+
+/// New tokens of running sequences whose keys and values are kept in blocks; without gradient.
+#[derive(Debug)]
+pub struct Paged<'a> {
+    /// The blocks.
+    pub(crate) kv: &'a mut KvCache,
+    /// Blocks of each sequence, in order; sequences may share blocks they only read.
+    pub(crate) block_tables: &'a [Vec<u32>],
+    /// New tokens of each sequence.
+    pub(crate) q_lens: Vec<usize>,
+    /// Tokens of each sequence including the new ones.
+    pub(crate) context_lens: Vec<usize>,
+    positions_t: Tensor,
+    num_tokens: usize,
+}
+
+/// The two ways of running the same layers.
+#[derive(Debug)]
+pub enum Context<'a> {
+    /// Whole sequences.
+    Packed(Packed),
+    /// New tokens over cached keys and values.
+    Paged(Paged<'a>),
+}
+
+impl<'a> Context<'a> {
+    /// A packed batch; segments follow each other without gaps, `kind` is that of the model.
+    ///
+    /// # Errors
+    /// The segments leave a gap or a prefix is outside the tokens before its segment.
+    pub fn packed(segments: &[Segment], kind: Kind, device: Device) -> Result<Self> {
+        let mut positions: Vec<i64> = Vec::new();
+        for segment in segments {
+            if segment.start != positions.len() {
+                let (expected, got) = (positions.len(), segment.start);
+                return Err(Error::Context { what: "start of a segment", expected, got });
+            }
+            if let Some((start, len)) = segment.prefix.filter(|(start, len)| start + len > segment.start) {
+                let (expected, got) = (segment.start, start + len);
+                return Err(Error::Context { what: "end of a prefix", expected, got });
+            }
+            positions.extend((segment.position..segment.position + segment.len).map(|p| p as i64));
+        }
+        let positions_t = Tensor::f_from_slice(&positions)?.f_to_device(device)?;
+        let spans = spans(segments, kind, device)?;
+        Ok(Self::Packed(Packed { spans, positions_t, num_tokens: positions.len() }))
+    }
+
+    /// A paged batch: the tokens of sequence i are its last `q_lens[i]` of `context_lens[i]`, kept in `block_tables[i]`.
+    ///
+    /// # Errors
+    /// The lists differ in length, or a block table is too short for its context.
+    pub fn paged(
+        kv: &'a mut KvCache,
+        block_tables: &'a [Vec<u32>],
+        q_lens: &[u32],
+        context_lens: &[u32],
+    ) -> Result<Self> {
+        for (what, got) in [("block tables", block_tables.len()), ("context lengths", context_lens.len())] {
+            if got != q_lens.len() {
+                return Err(Error::Context { what, expected: q_lens.len(), got });
+            }
+        }
+        let as_usize = |lens: &[u32]| lens.iter().map(|len| *len as usize).collect::<Vec<_>>();
+        let (q_lens, context_lens) = (as_usize(q_lens), as_usize(context_lens));
+        let mut positions: Vec<i64> = Vec::new();
+        for ((table, &q_len), &context_len) in block_tables.iter().zip(&q_lens).zip(&context_lens) {
+            let expected = context_len.div_ceil(kv.block_size());
+            if table.len() < expected {
+                return Err(Error::Context { what: "blocks of a sequence", expected, got: table.len() });
+            }
+            if let Some(&block) = table.iter().find(|block| **block as usize >= kv.num_blocks()) {
+                let got = block as usize;
+                return Err(Error::Context { what: "number of blocks", expected: kv.num_blocks(), got });
+            }
+            if q_len > context_len {
+                return Err(Error::Context {
+                    what: "new tokens of a sequence",
+                    expected: context_len,
+                    got: q_len,
+                });
+            }
+            positions.extend((context_len - q_len..context_len).map(|p| p as i64));
+        }
+        let positions_t = Tensor::f_from_slice(&positions)?.f_to_device(kv.device())?;
+        let num_tokens = positions.len();
+        Ok(Self::Paged(Paged { kv, block_tables, q_lens, context_lens, positions_t, num_tokens }))
+    }
+
+    /// Position of every token, `[t]` i64.
+    pub fn positions(&self) -> &Tensor {
+        match self {
+            Self::Packed(packed) => &packed.positions_t,
+            Self::Paged(paged) => &paged.positions_t,
+        }
+    }
+
+    /// Number of tokens.
+    pub fn num_tokens(&self) -> usize {
+        match self {
+            Self::Packed(packed) => packed.num_tokens,
+            Self::Paged(paged) => paged.num_tokens,
+        }
+    }
+}
+
+/// Groups neighbouring small segments into one call each, so short responses of a group cost one call per layer.
+fn spans(segments: &[Segment], kind: Kind, device: Device) -> Result<Vec<Span>> {
+    let mut spans = Vec::new();
+    let mut at = 0;
+    while let Some(first) = segments.get(at) {
+        let mut run = 1;
+        let fits = |next: &Segment| {
+            next.start + next.len - first.start <= MERGE_LEN
+                && next.prefix.is_none_or(|(start, _)| start >= first.start)
+        };
+        if first.prefix.is_none() {
+            run += segments[at + 1..].iter().take_while(|next| fits(next)).count();
+        }
+        let members = &segments[at..at + run];
+        spans.push(if run > 1 {
+            let len = members.iter().map(|s| s.len).sum();
+            Span { q: (first.start, len), prefix: None, mask: Some(merged_mask(members, len, kind, device)?) }
+        } else {
+            let mask = first.prefix.map(|(_, len)| causal_after(len, first.len, kind, device)).transpose()?;
+            Span { q: (first.start, first.len), prefix: first.prefix, mask }
+        });
+        at += run;
+    }
+    Ok(spans)
+}
+
+/// The scores' addend `[len, len]` of segments that begin at the first one's start.
+fn merged_mask(members: &[Segment], len: usize, kind: Kind, device: Device) -> Result<Tensor> {
+    let base = members.first().map_or(0, |s| s.start);
+    let mut mask = vec![f32::NEG_INFINITY; len * len];
+    for segment in members {
+        for row in 0..segment.len {
+            let q = segment.start - base + row;
+            let own = q - row..=q;
+            let shared = segment.prefix.map_or(0..0, |(start, n)| start - base..start - base + n);
+            own.chain(shared).for_each(|k| mask[q * len + k] = 0.0);
+        }
+    }
+    let mask = Tensor::f_from_slice(&mask)?.f_view((len as i64, len as i64))?;
+    Ok(mask.f_to_kind(kind)?.f_to_device(device)?)
+}
+
+/// The scores' addend `[q, prefix + q]` of queries that see all of a prefix and themselves causally.
+pub(crate) fn causal_after(prefix: usize, q: usize, kind: Kind, device: Device) -> Result<Tensor> {
+    let mask = Tensor::f_full([q as i64, (prefix + q) as i64], f64::NEG_INFINITY, (kind, device))?;
+    Ok(mask.f_triu(prefix as i64 + 1)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gap_between_segments_is_refused() {
+        let segments = [Segment::alone(0, 3), Segment::alone(4, 2)];
+        let error = Context::packed(&segments, Kind::Float, Device::Cpu).unwrap_err();
+        assert_eq!(error.to_string(), "start of a segment: expected 3, got 4");
+    }
+
+    #[test]
+    fn short_neighbours_share_a_call_and_long_ones_do_not() {
+        let short = [Segment::alone(0, 4), Segment::after((0, 4), 4, 3), Segment::alone(7, 2)];
+        assert_eq!(spans(&short, Kind::Float, Device::Cpu).unwrap().len(), 1);
+        let long =
+            [Segment::alone(0, 300), Segment::after((0, 300), 300, 200), Segment::after((0, 300), 500, 200)];
+        assert_eq!(spans(&long, Kind::Float, Device::Cpu).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn positions_continue_after_the_prefix() {
+        let segments = [Segment::alone(0, 3), Segment::after((0, 3), 3, 2), Segment::after((0, 3), 5, 2)];
+        let context = Context::packed(&segments, Kind::Float, Device::Cpu).unwrap();
+        assert_eq!(Vec::<i64>::try_from(context.positions()).unwrap(), [0, 1, 2, 3, 4, 3, 4]);
+    }
+}

@@ -1,0 +1,80 @@
+//! One decoder layer, composed once for every dense family.
+
+use slime_config::HfConfig;
+use tch::Tensor;
+
+use crate::ops::qk_norm_rope::{Heads, QkNorm};
+use crate::ops::{add_norm, attend, linear, qk_norm_rope, silu_mul};
+use crate::{Context, ParamStore, Result};
+
+/// The parameters of one layer; tensors share memory with the [`ParamStore`].
+#[derive(Debug)]
+pub struct Layer {
+    at: usize,
+    heads: Heads,
+    eps: f64,
+    input_norm: Tensor,
+    qkv: Tensor,
+    qkv_bias: Option<Tensor>,
+    qk_norm: Option<QkNorm>,
+    o_proj: Tensor,
+    post_norm: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+}
+
+impl Layer {
+    /// The layer `at` of the model in `params`.
+    ///
+    /// # Errors
+    /// A storage is missing.
+    pub fn new(params: &ParamStore, config: &HfConfig, at: usize) -> Result<Self> {
+        let name = |suffix: &str| format!("layers.{at}.{suffix}");
+        let get = |suffix: &str| params.get(&name(suffix));
+        let eps = config.rms_norm_eps;
+        let qk_norm = match (params.find(&name("q_norm")), params.find(&name("k_norm"))) {
+            (Some(q_k), Some(k_k)) => Some(QkNorm { q_k, k_k, eps }),
+            _ => None,
+        };
+        Ok(Self {
+            at,
+            heads: Heads {
+                num_q: config.num_attention_heads as i64,
+                num_kv: config.num_key_value_heads as i64,
+                head_dim: config.head_dim as i64,
+            },
+            eps,
+            input_norm: get("input_norm")?,
+            qkv: get("qkv")?,
+            qkv_bias: params.find(&name("qkv_bias")),
+            qk_norm,
+            o_proj: get("o_proj")?,
+            post_norm: get("post_norm")?,
+            gate_up: get("gate_up")?,
+            down: get("down")?,
+        })
+    }
+
+    /// The residual and the delta after this layer, both `[t, d]`; `cos_sin` as `Rope::cos_sin` makes them.
+    ///
+    /// # Errors
+    /// The shapes do not fit the context, or libtorch has no room.
+    pub fn forward(
+        &self,
+        context: &mut Context<'_>,
+        x_td: Tensor,
+        delta_td: Option<&Tensor>,
+        cos_sin: &(Tensor, Tensor),
+    ) -> Result<(Tensor, Tensor)> {
+        let (x_td, h_td) = add_norm::reference(x_td, delta_td, &self.input_norm, self.eps)?;
+        let qkv = linear::reference(&h_td, &self.qkv, self.qkv_bias.as_ref())?;
+        let (q, k, v) =
+            qk_norm_rope::reference(&qkv, self.heads, self.qk_norm.as_ref(), &cos_sin.0, &cos_sin.1)?;
+        let attended = attend::attend(context, self.at, &q, &k, &v)?;
+        let delta_td = linear::reference(&attended, &self.o_proj, None)?;
+        let (x_td, h_td) = add_norm::reference(x_td, Some(&delta_td), &self.post_norm, self.eps)?;
+        let gate_up = linear::reference(&h_td, &self.gate_up, None)?;
+        let delta_td = linear::reference(&silu_mul::reference(&gate_up)?, &self.down, None)?;
+        Ok((x_td, delta_td))
+    }
+}

@@ -1,0 +1,19 @@
+//! The op vocabulary, the composition of layers and the parameters of a dense decoder.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod context;
+mod error;
+mod kv_cache;
+mod layer;
+mod model;
+pub mod ops;
+mod param_store;
+mod rope;
+
+pub use context::{Context, Packed, Paged, Segment};
+pub use error::{Error, Result};
+pub use kv_cache::KvCache;
+pub use layer::Layer;
+pub use model::Model;
+pub use param_store::ParamStore;
+pub use rope::Rope;

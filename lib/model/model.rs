@@ -1,0 +1,106 @@
+//! A dense decoder: embedding, layers, final norm and output head. Suffixes: t tokens, d hidden size, r rows, v vocabulary.
+
+use std::path::Path;
+
+use slime_config::HfConfig;
+use slime_weights::WeightDir;
+use tch::{Device, Kind, Tensor};
+
+use crate::ops::{add_norm, embed, head_log_probs, linear};
+use crate::{Context, Error, Layer, ParamStore, Result, Rope};
+
+/// A model with its parameters.
+#[derive(Debug)]
+pub struct Model {
+    config: HfConfig,
+    params: ParamStore,
+    embed_vd: Tensor,
+    layers: Vec<Layer>,
+    final_norm_d: Tensor,
+    head_vd: Tensor,
+    rope: Rope,
+}
+
+impl Model {
+    /// Loads `config.json` and the safetensors of `dir`, casting parameters to `kind` on `device`.
+    ///
+    /// # Errors
+    /// The directory is not a model of a known family, or libtorch has no room.
+    pub fn load(dir: impl AsRef<Path>, kind: Kind, device: Device) -> Result<Self> {
+        let config = HfConfig::load(&dir)?;
+        let params = ParamStore::load(&WeightDir::open(&dir)?, &config, kind, device)?;
+        Self::new(config, params)
+    }
+
+    /// A model over parameters that were already read.
+    ///
+    /// # Errors
+    /// A storage of the family is missing in `params`.
+    pub fn new(config: HfConfig, params: ParamStore) -> Result<Self> {
+        let embed_vd = params.get("embed")?;
+        let head_vd =
+            if config.tie_word_embeddings { embed_vd.shallow_clone() } else { params.get("head")? };
+        let layers = (0..config.num_hidden_layers)
+            .map(|at| Layer::new(&params, &config, at))
+            .collect::<Result<Vec<_>>>()?;
+        let rope = Rope::new(&config, params.kind(), params.device())?;
+        Ok(Self { final_norm_d: params.get("final_norm")?, config, params, embed_vd, layers, head_vd, rope })
+    }
+
+    /// The architecture.
+    pub fn config(&self) -> &HfConfig {
+        &self.config
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &ParamStore {
+        &self.params
+    }
+
+    /// The parameters, to be overwritten in place.
+    pub fn params_mut(&mut self) -> &mut ParamStore {
+        &mut self.params
+    }
+
+    /// The hidden states `[t, d]` after the final norm of `tokens_t` (i64, on the device of the model).
+    ///
+    /// # Errors
+    /// The context describes another number of tokens, a token is outside the vocabulary, or libtorch has no room.
+    pub fn forward(&self, context: &mut Context<'_>, tokens_t: &Tensor) -> Result<Tensor> {
+        let (expected, got) = (context.num_tokens(), tokens_t.numel());
+        if expected != got {
+            return Err(Error::Context { what: "tokens of a forward pass", expected, got });
+        }
+        let cos_sin = self.rope.cos_sin(context.positions())?;
+        let mut x_td = embed::reference(&self.embed_vd, tokens_t)?;
+        let mut delta_td = None;
+        for layer in &self.layers {
+            let (x, delta) = layer.forward(context, x_td, delta_td.as_ref(), &cos_sin)?;
+            (x_td, delta_td) = (x, Some(delta));
+        }
+        let eps = self.config.rms_norm_eps;
+        Ok(add_norm::reference(x_td, delta_td.as_ref(), &self.final_norm_d, eps)?.1)
+    }
+
+    /// The logits `[r, v]` in f32 (f64 for f64 models) of hidden states after the final norm.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn logits(&self, hidden_rd: &Tensor) -> Result<Tensor> {
+        let logits_rv = linear::reference(hidden_rd, &self.head_vd, None)?;
+        Ok(if logits_rv.kind() == Kind::Double { logits_rv } else { logits_rv.f_to_kind(Kind::Float)? })
+    }
+
+    /// Log-probs and entropy `[r]` of `targets_r` (i64) under the head at `temperature`, without the logits of all rows.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn head_log_probs(
+        &self,
+        hidden_rd: &Tensor,
+        targets_r: &Tensor,
+        temperature: f64,
+    ) -> Result<(Tensor, Tensor)> {
+        head_log_probs::reference(hidden_rd, &self.head_vd, targets_r, temperature)
+    }
+}

@@ -1,0 +1,149 @@
+//! Attention of a packed or paged batch. Suffixes: t tokens, h query heads, g key-value heads, k `head_dim`.
+
+use tch::{Kind, Tensor};
+
+use super::paged_attention;
+use crate::context::{Packed, causal_after};
+use crate::kv_cache::LayerKv;
+use crate::{Context, Paged, Result};
+
+/// Sequences with fewer new tokens than this go through the decode path.
+const PREFILL_LEN: usize = 5;
+
+/// Attention output `[t, h * k]` of layer `at`; a paged context also keeps the keys and values.
+///
+/// # Errors
+/// The shapes do not fit the context.
+pub fn attend(
+    context: &mut Context<'_>,
+    at: usize,
+    q_thk: &Tensor,
+    k_tgk: &Tensor,
+    v_tgk: &Tensor,
+) -> Result<Tensor> {
+    match context {
+        Context::Packed(packed) => reference(packed, q_thk, k_tgk, v_tgk),
+        Context::Paged(paged) => serve(paged, at, q_thk, k_tgk, v_tgk),
+    }
+}
+
+/// Attention of whole sequences, span by span.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn reference(packed: &Packed, q_thk: &Tensor, k_tgk: &Tensor, v_tgk: &Tensor) -> Result<Tensor> {
+    let rows = |x: &Tensor, (start, len): (usize, usize)| x.f_narrow(0, start as i64, len as i64);
+    let mut outputs = Vec::with_capacity(packed.spans.len());
+    for span in &packed.spans {
+        let keys = |x: &Tensor| match span.prefix {
+            Some(prefix) => Tensor::f_cat(&[rows(x, prefix)?, rows(x, span.q)?], 0),
+            None => rows(x, span.q),
+        };
+        outputs.push(dense(&rows(q_thk, span.q)?, &keys(k_tgk)?, &keys(v_tgk)?, span.mask.as_ref())?);
+    }
+    Ok(Tensor::f_cat(&outputs, 0)?)
+}
+
+/// Attention `[q, h * k]` of one range of queries over its keys; without a mask causal and as long as the keys.
+fn dense(q_qhk: &Tensor, k_kgk: &Tensor, v_kgk: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+    let (num_q, heads, dim) = q_qhk.size3()?;
+    let (num_k, kv_heads, _) = k_kgk.size3()?;
+    let per_kv = heads / kv_heads;
+    // The key-value head is the batch dimension, so sharing keys among its query heads is a stride of zero.
+    let q = q_qhk.f_view((num_q, kv_heads, per_kv, dim))?.f_permute([1, 2, 0, 3])?;
+    let widen =
+        |x: &Tensor| x.f_permute([1, 0, 2])?.f_unsqueeze(1)?.f_expand([kv_heads, per_kv, num_k, dim], false);
+    let (k, v) = (widen(k_kgk)?, widen(v_kgk)?);
+    let out = Tensor::f_scaled_dot_product_attention(&q, &k, &v, mask, 0.0, mask.is_none(), None, false)?;
+    Ok(out.f_permute([2, 0, 1, 3])?.f_reshape([num_q, heads * dim])?)
+}
+
+/// Keeps the new keys and values, then attends: prefills densely, decoding sequences over their blocks.
+fn serve(paged: &mut Paged<'_>, at: usize, q_thk: &Tensor, k_tgk: &Tensor, v_tgk: &Tensor) -> Result<Tensor> {
+    let shape = paged.kv.shape();
+    let (block_tables, q_lens, context_lens) = (paged.block_tables, &paged.q_lens, &paged.context_lens);
+    let batch = paged_attention::Batch { block_tables, q_lens, context_lens, shape };
+    let kind = q_thk.kind();
+    let (t, heads, dim) = q_thk.size3()?;
+    match paged.kv.layer_mut(at)? {
+        LayerKv::Host { k, v } => {
+            batch.keep(k, &host_f32(k_tgk)?);
+            batch.keep(v, &host_f32(v_tgk)?);
+            if q_lens.iter().all(|len| *len < PREFILL_LEN) {
+                let out = paged_attention::serve(&batch, &host_f32(q_thk)?, k, v, heads as usize);
+                return Ok(Tensor::f_from_slice(&out)?.f_view((t, heads * dim))?.f_to_kind(kind)?);
+            }
+            sequences(
+                &batch,
+                q_thk,
+                |seq, cached| {
+                    let gather = |blocks: &[f32]| -> Result<Tensor> {
+                        let size = (cached as i64, shape.num_kv_heads as i64, dim);
+                        Ok(Tensor::f_from_slice(&batch.gather(blocks, seq, cached))?
+                            .f_view(size)?
+                            .f_to_kind(kind)?)
+                    };
+                    Ok((gather(k)?, gather(v)?))
+                },
+                k_tgk,
+                v_tgk,
+            )
+        }
+        LayerKv::Device { k, v } => {
+            let slots = Tensor::f_from_slice(&batch.slots())?.f_to_device(q_thk.device())?;
+            let _ = k.f_index_copy_(0, &slots, k_tgk)?;
+            let _ = v.f_index_copy_(0, &slots, v_tgk)?;
+            sequences(
+                &batch,
+                q_thk,
+                |seq, cached| {
+                    let slots =
+                        Tensor::f_from_slice(&batch.slots_of(seq, 0..cached))?.f_to_device(q_thk.device())?;
+                    Ok((k.f_index_select(0, &slots)?, v.f_index_select(0, &slots)?))
+                },
+                k_tgk,
+                v_tgk,
+            )
+        }
+    }
+}
+
+/// Dense attention sequence by sequence; `cached(seq, len)` gives the keys and values before the new ones.
+fn sequences(
+    batch: &paged_attention::Batch<'_>,
+    q_thk: &Tensor,
+    cached: impl Fn(usize, usize) -> Result<(Tensor, Tensor)>,
+    k_tgk: &Tensor,
+    v_tgk: &Tensor,
+) -> Result<Tensor> {
+    let mut start = 0;
+    let mut outputs = Vec::with_capacity(batch.q_lens.len());
+    for (seq, (&q_len, &context_len)) in batch.q_lens.iter().zip(batch.context_lens).enumerate() {
+        let rows = |x: &Tensor| x.f_narrow(0, start, q_len as i64);
+        let (q, k, v) = (rows(q_thk)?, rows(k_tgk)?, rows(v_tgk)?);
+        start += q_len as i64;
+        let before = context_len - q_len;
+        if before == 0 {
+            outputs.push(dense(&q, &k, &v, None)?);
+            continue;
+        }
+        let (old_k, old_v) = cached(seq, before)?;
+        let mask = causal_after(before, q_len, q.kind(), q.device())?;
+        outputs.push(dense(
+            &q,
+            &Tensor::f_cat(&[old_k, k], 0)?,
+            &Tensor::f_cat(&[old_v, v], 0)?,
+            Some(&mask),
+        )?);
+    }
+    Ok(Tensor::f_cat(&outputs, 0)?)
+}
+
+/// The elements of a tensor in f32, row after row.
+fn host_f32(x: &Tensor) -> Result<Vec<f32>> {
+    let x = x.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let mut values = vec![0.0; x.numel()];
+    let len = values.len();
+    x.f_copy_data(&mut values, len)?;
+    Ok(values)
+}

@@ -1,0 +1,161 @@
+//! The parameters of a model: one tensor per storage, seen from outside under Hugging Face names.
+
+use std::collections::HashMap;
+
+use slime_config::HfConfig;
+use slime_weights::{Dtype, StorageSpec, ViewSpec, WeightDir};
+use tch::{Device, Kind, Tensor};
+
+use crate::{Error, Result};
+
+/// One tensor per storage of the family's table.
+#[derive(Debug)]
+pub struct ParamStore {
+    specs: Vec<StorageSpec>,
+    tensors: Vec<Tensor>,
+    by_name: HashMap<String, usize>,
+    kind: Kind,
+    device: Device,
+}
+
+impl ParamStore {
+    /// Reads every storage of `config` from `weights`, cast to `kind`, onto `device`.
+    ///
+    /// # Errors
+    /// A tensor is absent or has another shape, or libtorch has no room for it.
+    pub fn load(weights: &WeightDir, config: &HfConfig, kind: Kind, device: Device) -> Result<Self> {
+        let specs = slime_weights::storages(config);
+        let tensors = specs
+            .iter()
+            .map(|spec| Ok(read_storage(spec, weights, kind)?.f_to_device(device)?))
+            .collect::<Result<Vec<_>>>()?;
+        let by_name = specs.iter().enumerate().map(|(at, spec)| (spec.name.clone(), at)).collect();
+        Ok(Self { specs, tensors, by_name, kind, device })
+    }
+
+    /// The element type of all parameters.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Where the parameters are.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The storage called `name`; the tensor shares memory and gradient with the store.
+    ///
+    /// # Errors
+    /// This model has no such storage.
+    pub fn get(&self, name: &str) -> Result<Tensor> {
+        self.find(name).ok_or_else(|| Error::MissingStorage { name: name.to_owned() })
+    }
+
+    /// The storage called `name`, if this model has it.
+    pub fn find(&self, name: &str) -> Option<Tensor> {
+        self.by_name.get(name).and_then(|at| self.tensors.get(*at)).map(Tensor::shallow_clone)
+    }
+
+    /// Every storage with its table entry, in the order of the forward pass.
+    pub fn iter(&self) -> impl Iterator<Item = (&StorageSpec, &Tensor)> {
+        self.specs.iter().zip(&self.tensors)
+    }
+
+    /// Number of parameters.
+    pub fn num_parameters(&self) -> usize {
+        self.specs.iter().map(StorageSpec::num_elements).sum()
+    }
+
+    /// Turns the recording of gradients on or off for every parameter.
+    pub fn set_requires_grad(&self, requires_grad: bool) {
+        for tensor in &self.tensors {
+            let _ = tensor.set_requires_grad(requires_grad);
+        }
+    }
+
+    /// Forgets the gradients.
+    pub fn zero_grad(&mut self) {
+        for tensor in &mut self.tensors {
+            tensor.zero_grad();
+        }
+    }
+
+    /// The parameters under their Hugging Face names, as views of the storages.
+    ///
+    /// # Errors
+    /// libtorch refuses a view.
+    pub fn views(&self) -> Result<Vec<(String, Tensor)>> {
+        self.iter().flat_map(|(spec, tensor)| hf_views(spec, tensor)).collect()
+    }
+
+    /// The gradients under their Hugging Face names; a parameter without a gradient is left out.
+    ///
+    /// # Errors
+    /// libtorch refuses a view.
+    pub fn grad_views(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut views = Vec::new();
+        for (spec, tensor) in self.iter() {
+            let grad = tensor.f_grad()?;
+            if grad.defined() {
+                views.extend(hf_views(spec, &grad).into_iter().collect::<Result<Vec<_>>>()?);
+            }
+        }
+        Ok(views)
+    }
+
+    /// Overwrites every parameter in place with the tensors of `weights`; addresses stay as they are.
+    ///
+    /// # Errors
+    /// A tensor is absent or has another shape; parameters read before it are already overwritten.
+    pub fn update_from(&mut self, weights: &WeightDir) -> Result<()> {
+        let kind = self.kind;
+        tch::no_grad(|| {
+            for (spec, tensor) in self.specs.iter().zip(&mut self.tensors) {
+                tensor.f_copy_(&read_storage(spec, weights, kind)?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Overwrites every parameter in place with the storages of `other`, which has the same table.
+    ///
+    /// # Errors
+    /// The stores belong to different models.
+    pub fn copy_from(&mut self, other: &Self) -> Result<()> {
+        tch::no_grad(|| {
+            for (spec, tensor) in self.specs.iter().zip(&mut self.tensors) {
+                let source = other.get(&spec.name)?;
+                if source.size() != tensor.size() {
+                    return Err(Error::Shape {
+                        path: spec.name.clone().into(),
+                        tensor: spec.name.clone(),
+                        expected: tensor.size(),
+                        got: source.size(),
+                    });
+                }
+                tensor.f_copy_(&source)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn hf_views(spec: &StorageSpec, tensor: &Tensor) -> Vec<Result<(String, Tensor)>> {
+    let view = |view: &ViewSpec| {
+        let rows = view.shape.first().copied().unwrap_or(1) as i64;
+        Ok((view.name.clone(), tensor.f_narrow(0, view.offset_rows as i64, rows)?.f_detach()?))
+    };
+    spec.views.iter().map(view).collect()
+}
+
+fn read_storage(spec: &StorageSpec, weights: &WeightDir, kind: Kind) -> Result<Tensor> {
+    let (dtype, read_kind) = match kind {
+        // f64 serves tests of layouts and gradients: the values are those of f32.
+        Kind::Float | Kind::Double => (Dtype::F32, Kind::Float),
+        Kind::BFloat16 => (Dtype::BF16, kind),
+        Kind::Half => (Dtype::F16, kind),
+        other => return Err(Error::Dtype(other)),
+    };
+    let shape: Vec<i64> = spec.shape.iter().map(|n| *n as i64).collect();
+    Ok(Tensor::f_from_data_size(&spec.read(weights, dtype)?, &shape, read_kind)?.f_to_kind(kind)?)
+}
