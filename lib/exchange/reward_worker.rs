@@ -1,0 +1,181 @@
+//! The reward worker: computes one column over every sealed segment of the open steps, once per segment.
+//!
+//! Rewards are pure functions, so two workers that score the same segment do no harm; the manifest pins one file.
+//!
+//! Driver loop:
+//! ```text
+//! let mut worker = RewardWorker::start(&mut store, config, format, "host:pid")?;
+//! loop {
+//!     for action in worker.poll(&mut store)? {
+//!         match action {
+//!             Score { segment, bytes } => worker.on_scored(segment, rows_with_values(bytes)),
+//!             Done => return Ok(()),
+//!         }
+//!     }
+//! }
+//! ```
+
+use std::collections::BTreeSet;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::names;
+use crate::{Bytes, ColumnDigest, ColumnRow, Format, Owner, Result, Store};
+
+/// Settings of a reward worker.
+#[derive(Debug, Clone)]
+pub struct RewardWorkerConfig {
+    /// Name of the column, for example `reward`.
+    pub column: String,
+    /// Which worker this is; it scores the segments whose hash falls to it.
+    pub index: u32,
+    /// How many workers compute the column.
+    pub num_workers: u32,
+    /// Segments handed out at once.
+    pub max_in_flight: usize,
+}
+
+/// What the driver shall do.
+#[derive(Debug, Clone)]
+pub enum RewardAction {
+    /// Score every row of a segment, then call [`RewardWorker::on_scored`].
+    Score {
+        /// Path of the segment.
+        segment: String,
+        /// Its content.
+        bytes: Bytes,
+    },
+    /// The run is over or drained.
+    Done,
+}
+
+/// The machine.
+#[derive(Debug, Clone)]
+pub struct RewardWorker<F: Format> {
+    config: RewardWorkerConfig,
+    format: F,
+    owner: Owner,
+    done: BTreeSet<String>,
+    seen_columns: BTreeSet<String>,
+    in_flight: BTreeSet<String>,
+    scored: Vec<(String, Vec<ColumnRow>)>,
+    writing: Option<(String, Vec<u8>)>,
+    next_seq: u64,
+    is_draining: bool,
+}
+
+impl<F: Format> RewardWorker<F> {
+    /// Claims the next incarnation.
+    pub fn start(store: &mut dyn Store, config: RewardWorkerConfig, format: F, note: &str) -> Result<Self> {
+        let owner = Owner::claim(store, &format!("{}.{}", config.column, config.index), note)?;
+        Ok(Self {
+            config,
+            format,
+            owner,
+            done: BTreeSet::new(),
+            seen_columns: BTreeSet::new(),
+            in_flight: BTreeSet::new(),
+            scored: Vec::new(),
+            writing: None,
+            next_seq: 0,
+            is_draining: false,
+        })
+    }
+
+    /// Values of all rows of a segment, in row order.
+    pub fn on_scored(&mut self, segment: String, rows: Vec<ColumnRow>) {
+        self.scored.push((segment, rows));
+    }
+
+    /// Ends after sealing what is scored.
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// One round: seal what is scored, hand out what is new.
+    pub fn poll(&mut self, store: &mut dyn Store) -> Result<Vec<RewardAction>> {
+        self.owner.check(store)?;
+        self.seal_scored(store)?;
+        if self.is_draining || store.exists(names::DONE)? {
+            return Ok(vec![RewardAction::Done]);
+        }
+        let mut actions = Vec::new();
+        for name in store.list(names::ROLLOUT)?.iter().rev() {
+            let Some(step) = names::parse_number(name) else { continue };
+            let segments = self.unscored(store, step)?;
+            if !segments.is_empty() {
+                self.read_columns(store, step)?;
+            }
+            for path in segments {
+                let is_mine = xxh3_64(path.as_bytes()) % u64::from(self.config.num_workers)
+                    == u64::from(self.config.index);
+                if !is_mine || self.done.contains(&path) || self.in_flight.len() >= self.config.max_in_flight
+                {
+                    continue;
+                }
+                if let Some(bytes) = store.read(&path)? {
+                    self.in_flight.insert(path.clone());
+                    actions.push(RewardAction::Score { segment: path, bytes });
+                }
+            }
+        }
+        Ok(actions)
+    }
+
+    fn unscored(&self, store: &mut dyn Store, step: u64) -> Result<Vec<String>> {
+        let mut segments = Vec::new();
+        for folder in store.list(&names::step(step))? {
+            if !folder.starts_with("replica-") {
+                continue;
+            }
+            let dir = format!("{}/{folder}", names::step(step));
+            for name in store.list(&dir)? {
+                let path = format!("{dir}/{name}");
+                let is_new = !self.done.contains(&path) && !self.in_flight.contains(&path);
+                if is_new && names::parse_numbered(&name).is_some() {
+                    segments.push(path);
+                }
+            }
+        }
+        Ok(segments)
+    }
+
+    /// Learns what earlier incarnations and other workers computed.
+    fn read_columns(&mut self, store: &mut dyn Store, step: u64) -> Result<()> {
+        let dir = names::column(&self.config.column, step);
+        for writer in store.list(&dir)? {
+            for file in store.list(&format!("{dir}/{writer}"))? {
+                let path = format!("{dir}/{writer}/{file}");
+                if file.ends_with(".bad") || self.seen_columns.contains(&path) {
+                    continue;
+                }
+                let Some(bytes) = store.read(&path)? else { continue };
+                if let Ok(column) = self.format.column(&self.config.column, &bytes) {
+                    self.done.insert(column.segment);
+                }
+                self.seen_columns.insert(path);
+            }
+        }
+        Ok(())
+    }
+
+    fn seal_scored(&mut self, store: &mut dyn Store) -> Result<()> {
+        loop {
+            // A failed seal is repeated with the same name and bytes, since it may have been done.
+            if let Some((path, bytes)) = &self.writing {
+                store.seal(path, bytes)?;
+                self.writing = None;
+            }
+            let Some((segment, rows)) = self.scored.pop() else { return Ok(()) };
+            self.in_flight.remove(&segment);
+            let step = segment.split('/').nth(1).and_then(names::parse_number).unwrap_or(0);
+            let writer = format!("{}.{:06}", self.config.index, self.owner.incarnation);
+            let dir = names::column(&self.config.column, step);
+            let path = format!("{dir}/{writer}/{:06}.arrow", self.next_seq);
+            let column = ColumnDigest { segment: segment.clone(), rows };
+            self.writing = Some((path, self.format.encode_column(&self.config.column, &column)?));
+            self.next_seq += 1;
+            self.done.insert(segment);
+        }
+    }
+}

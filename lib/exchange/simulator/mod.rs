@@ -1,0 +1,9 @@
+//! The deterministic simulator.
+
+/// A deliberate mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    IgnoreStaleness,
+    TrainTwice,
+}

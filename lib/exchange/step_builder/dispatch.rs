@@ -1,0 +1,175 @@
+//! Which replica holds which group: leases, assignment files, cancelling and asking again.
+
+use super::{GroupId, Order, State, StepBuilder};
+use crate::names;
+use crate::replica::encode_assignment;
+use crate::{Format, Heartbeat, Op, Result, Store};
+
+/// What the builder knows of one replica.
+#[derive(Debug, Clone)]
+pub(super) struct ReplicaView {
+    incarnation: u64,
+    beat: u64,
+    changed_ms: u64,
+    is_alive: bool,
+    needs_reset: bool,
+    ops: Vec<Op>,
+    writing: Option<(String, Vec<u8>)>,
+    next_seq: u64,
+}
+
+impl ReplicaView {
+    pub(super) fn new(now_ms: u64) -> Self {
+        Self {
+            incarnation: 0,
+            beat: 0,
+            changed_ms: now_ms,
+            is_alive: false,
+            needs_reset: true,
+            ops: Vec::new(),
+            writing: None,
+            next_seq: 0,
+        }
+    }
+}
+
+impl<F: Format> StepBuilder<F> {
+    /// Times heartbeats by the own clock; a silent replica loses its groups.
+    pub(super) fn watch_replicas(&mut self, store: &mut dyn Store) -> Result<()> {
+        for index in 0..self.config.num_replicas {
+            let heartbeat = Heartbeat::read(store, &format!("replica.{index}"))?;
+            let now_ms = store.now_ms();
+            let view = &mut self.replicas[index as usize];
+            if let Some(heartbeat) = heartbeat
+                && (heartbeat.incarnation, heartbeat.beat) > (view.incarnation, view.beat)
+            {
+                view.needs_reset |= heartbeat.incarnation > view.incarnation;
+                (view.incarnation, view.beat) = (heartbeat.incarnation, heartbeat.beat);
+                view.changed_ms = now_ms;
+                view.is_alive = true;
+            }
+            if now_ms >= view.changed_ms + self.config.lease_ms {
+                view.is_alive = false;
+                for id in self.held_by(index) {
+                    self.ask_again(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn held_by(&self, index: u32) -> Vec<GroupId> {
+        let is_held = |state: &State, replica| matches!(state, State::Waiting) && replica == Some(index);
+        self.groups.iter().filter(|(_, g)| is_held(&g.state, g.replica)).map(|(id, _)| *id).collect()
+    }
+
+    /// Takes a group from its replica.
+    pub(super) fn cancel(&mut self, id: GroupId) {
+        if let Some(group) = self.groups.get_mut(&id)
+            && let Some(replica) = group.replica.take()
+        {
+            let op = Op::Cancel { step: id.0, group: id.1, attempt: group.attempt };
+            if let Some(view) = self.replicas.get_mut(replica as usize) {
+                view.ops.push(op);
+            }
+        }
+    }
+
+    /// The group goes out again as the next attempt.
+    pub(super) fn ask_again(&mut self, id: GroupId) {
+        self.cancel(id);
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.attempt += 1;
+            group.place = None;
+        }
+    }
+
+    /// Gives a group up for good.
+    pub(super) fn forget(&mut self, id: GroupId) {
+        self.cancel(id);
+        self.groups.remove(&id);
+        self.accepted.retain(|accepted| *accepted != id);
+    }
+
+    /// Hands waiting groups to the replicas that hold the fewest.
+    pub(super) fn assign(&mut self) {
+        let Some(newest) = self.lineage.newest() else { return };
+        self.recall_void();
+        let waiting: Vec<GroupId> = self
+            .groups
+            .iter()
+            .filter(|(_, group)| matches!(group.state, State::Waiting) && group.replica.is_none())
+            .map(|(id, _)| *id)
+            .collect();
+        let mut num_held: Vec<usize> =
+            (0..self.config.num_replicas).map(|index| self.held_by(index).len()).collect();
+        for id in waiting {
+            let place = match self.config.order {
+                Order::Fixed => self.lineage.locate(self.config.version_of(id.0)),
+                Order::Arrival => None,
+            };
+            let is_open = id.0 <= newest.physical.version + self.config.max_staleness;
+            if !is_open || (self.config.order == Order::Fixed && place.is_none()) {
+                continue;
+            }
+            let free = (0..num_held.len())
+                .filter(|&index| self.replicas[index].is_alive && num_held[index] < self.config.max_in_flight)
+                .min_by_key(|&index| num_held[index]);
+            let (Some(index), Some(group)) = (free, self.groups.get_mut(&id)) else { break };
+            num_held[index] += 1;
+            group.replica = Some(index as u32);
+            group.place = place;
+            let op = new_op(id, group);
+            self.replicas[index].ops.push(op);
+        }
+    }
+
+    /// Groups asked with weights that left the line are asked for again.
+    fn recall_void(&mut self) {
+        let is_void = |group: &super::Group| {
+            matches!(group.state, State::Waiting)
+                && group.replica.is_some()
+                && group.place.is_some_and(|place| !self.lineage.is_on_line(place))
+        };
+        let void: Vec<GroupId> = self.groups.iter().filter(|(_, g)| is_void(g)).map(|(id, _)| *id).collect();
+        for id in void {
+            self.ask_again(id);
+        }
+    }
+
+    /// Writes one assignment file for each replica that has something to hear.
+    pub(super) fn send(&mut self, store: &mut dyn Store) -> Result<()> {
+        for index in 0..self.config.num_replicas {
+            let held = self.held_by(index);
+            let view = &mut self.replicas[index as usize];
+            if view.writing.is_none() && (!view.ops.is_empty() || view.needs_reset) {
+                let mut ops = std::mem::take(&mut view.ops);
+                if view.needs_reset {
+                    ops = held.iter().map(|id| new_op(*id, &self.groups[id])).collect();
+                }
+                let name = names::numbered(self.owner.incarnation, view.next_seq, "json");
+                let path = format!("{}/{name}", names::assignments(self.step, index));
+                view.writing = Some((path, encode_assignment(view.needs_reset, ops)));
+                view.needs_reset = false;
+                view.next_seq += 1;
+            }
+            // A failed write is repeated with the same name and bytes, since it may have been done.
+            if let Some((path, bytes)) = &view.writing {
+                store.seal(path, bytes)?;
+                view.writing = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn new_op(id: GroupId, group: &super::Group) -> Op {
+    Op::New {
+        step: id.0,
+        group: id.1,
+        attempt: group.attempt,
+        cursor: group.cursor,
+        prompt: group.prompt.body.clone(),
+        place: group.place,
+    }
+}

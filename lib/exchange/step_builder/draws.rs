@@ -1,0 +1,256 @@
+//! Drawing prompts, and continuing from the manifests and assignment files that are there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slime_record::{Draw, Manifest};
+
+use super::{BuilderAction, DrawnPrompt, Group, GroupId, Order, State, StepBuilder, StepPolicy};
+use crate::names;
+use crate::segment::from_json;
+use crate::{Assignment, Error, Format, Op, Physical, Result, Store};
+
+/// A draw as an earlier builder asked for it.
+struct Asked {
+    attempt: u32,
+    cursor: u64,
+    replica: u32,
+    place: Option<Physical>,
+}
+
+impl<F: Format> StepBuilder<F> {
+    /// Adopts every manifest that is there, whoever committed it.
+    pub(super) fn catch_up(
+        &mut self,
+        store: &mut dyn Store,
+        policy: &mut dyn StepPolicy,
+        actions: &mut Vec<BuilderAction>,
+    ) -> Result<()> {
+        if !self.is_adopted {
+            let steps = store.list(names::ROLLOUT)?;
+            for step in steps.iter().rev().filter_map(|name| names::parse_number(name)) {
+                if let Some(bytes) = store.read(&names::manifest(step))? {
+                    self.apply(from_json(&names::manifest(step), &bytes)?, policy, actions)?;
+                    break;
+                }
+            }
+        }
+        while let Some(bytes) = store.read(&names::manifest(self.step))? {
+            self.apply(from_json(&names::manifest(self.step), &bytes)?, policy, actions)?;
+        }
+        if !self.is_adopted {
+            self.adopt_assignments(store, policy)?;
+            self.is_adopted = true;
+        }
+        Ok(())
+    }
+
+    /// Makes a manifest the state to continue from. Own draws that fit it stay, others are given up.
+    pub(super) fn apply(
+        &mut self,
+        manifest: Manifest,
+        policy: &mut dyn StepPolicy,
+        actions: &mut Vec<BuilderAction>,
+    ) -> Result<()> {
+        // What can fail comes first, so an error leaves the state as it was.
+        let mut outstanding = Vec::new();
+        for draw in &manifest.outstanding {
+            let id = (draw.step, draw.group);
+            if self.groups.get(&id).is_none_or(|group| group.cursor != draw.cursor) {
+                outstanding.push((id, draw.clone(), self.prompt_at(policy, draw.cursor)?));
+            }
+        }
+        let mut carried = Vec::new();
+        for entry in &manifest.carried {
+            carried.push((entry.clone(), self.prompt_at(policy, entry.cursor)?));
+        }
+        self.step = manifest.step + 1;
+        self.cursor = manifest.cursor;
+        self.returned = manifest.returned.iter().copied().collect();
+        self.next_group.clone_from(&manifest.next_group);
+        let dropped: Vec<GroupId> = self
+            .groups
+            .iter()
+            .filter(|(id, group)| !self.fits(&manifest, **id, group))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in dropped {
+            self.forget(id);
+        }
+        for (id, draw, prompt) in outstanding {
+            self.insert_draw(id, &draw, prompt);
+        }
+        // The order of acceptance is the manifest's, then what was accepted since.
+        let own = std::mem::take(&mut self.accepted);
+        for (entry, prompt) in carried {
+            let id = (entry.step, entry.group);
+            self.accepted.push(id);
+            let group = Group {
+                cursor: entry.cursor,
+                prompt,
+                attempt: entry.attempt,
+                replica: None,
+                place: None,
+                state: State::Accepted(Box::new(entry)),
+            };
+            self.groups.insert(id, group);
+        }
+        let carried: BTreeSet<GroupId> = self.accepted.iter().copied().collect();
+        self.accepted.extend(own.into_iter().filter(|id| !carried.contains(id)));
+        self.num_expired_tokens = 0;
+        self.forget_old_segments();
+        actions.push(BuilderAction::Committed { manifest: Box::new(manifest) });
+        Ok(())
+    }
+
+    fn fits(&self, manifest: &Manifest, id: GroupId, group: &Group) -> bool {
+        if self.config.order == Order::Fixed {
+            return id.0 > manifest.step && !self.config.has_filter;
+        }
+        let is_same = |step, number, cursor| (step, number) == id && cursor == group.cursor;
+        let is_named = manifest.outstanding.iter().any(|draw| is_same(draw.step, draw.group, draw.cursor))
+            || manifest.carried.iter().any(|entry| is_same(entry.step, entry.group, entry.cursor));
+        let is_newer = id.1 >= manifest.next_group.get(&id.0).copied().unwrap_or(0)
+            && id.0 > manifest.step
+            && (group.cursor >= manifest.cursor || manifest.returned.contains(&group.cursor));
+        is_named || is_newer
+    }
+
+    fn insert_draw(&mut self, id: GroupId, draw: &Draw, prompt: DrawnPrompt) {
+        let group = Group {
+            cursor: draw.cursor,
+            prompt,
+            attempt: draw.attempt,
+            replica: None,
+            place: None,
+            state: State::Waiting,
+        };
+        self.groups.insert(id, group);
+    }
+
+    /// What earlier builders asked since the last manifest: same identity, prompt and replica.
+    fn adopt_assignments(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<()> {
+        let mut files = Vec::new();
+        for name in store.list(names::ROLLOUT)? {
+            let Some(step) = names::parse_number(&name) else { continue };
+            for replica in 0..self.config.num_replicas {
+                let dir = names::assignments(step, replica);
+                for name in store.list(&dir)? {
+                    if let Some(number) = names::parse_numbered(&name) {
+                        files.push((number, replica, format!("{dir}/{name}")));
+                    }
+                }
+            }
+        }
+        files.sort();
+        let mut asked: BTreeMap<GroupId, Asked> = BTreeMap::new();
+        for (_, replica, path) in files {
+            let Some(bytes) = store.read(&path)? else { continue };
+            for op in from_json::<Assignment>(&path, &bytes)?.ops {
+                match op {
+                    Op::New { step, group, attempt, cursor, place, .. } => {
+                        if asked.get(&(step, group)).is_none_or(|known| known.attempt <= attempt) {
+                            asked.insert((step, group), Asked { attempt, cursor, replica, place });
+                        }
+                    }
+                    Op::Cancel { step, group, attempt } => {
+                        if asked.get(&(step, group)).is_some_and(|known| known.attempt <= attempt) {
+                            asked.remove(&(step, group));
+                        }
+                    }
+                }
+            }
+        }
+        for (id, asked) in asked {
+            self.adopt_asked(id, &asked, policy)?;
+        }
+        Ok(())
+    }
+
+    fn adopt_asked(&mut self, id: GroupId, asked: &Asked, policy: &mut dyn StepPolicy) -> Result<()> {
+        if !self.groups.contains_key(&id) {
+            let is_open = id.0 >= self.step && id.1 >= self.next_group.get(&id.0).copied().unwrap_or(0);
+            let is_free = (asked.cursor >= self.cursor || self.returned.contains(&asked.cursor))
+                && self.groups.values().all(|group| group.cursor != asked.cursor);
+            let is_right = match self.config.order {
+                Order::Fixed => id.0 == self.step || !self.config.has_filter,
+                Order::Arrival => is_free,
+            };
+            if !is_open
+                || !is_right
+                || (self.config.order == Order::Fixed && asked.cursor != self.fixed_cursor(id))
+            {
+                return Ok(());
+            }
+            let prompt = self.prompt_at(policy, asked.cursor)?;
+            let draw = Draw { step: id.0, group: id.1, cursor: asked.cursor, attempt: asked.attempt };
+            self.insert_draw(id, &draw, prompt);
+        }
+        if let Some(group) = self.groups.get_mut(&id)
+            && matches!(group.state, State::Waiting)
+            && group.cursor == asked.cursor
+            && asked.attempt >= group.attempt
+        {
+            group.attempt = asked.attempt;
+            group.replica = Some(asked.replica);
+            group.place = asked.place;
+        }
+        Ok(())
+    }
+
+    fn fixed_cursor(&self, id: GroupId) -> u64 {
+        self.cursor + (id.0 - self.step) * self.config.num_groups as u64 + u64::from(id.1)
+    }
+
+    fn prompt_at(&self, policy: &mut dyn StepPolicy, cursor: u64) -> Result<DrawnPrompt> {
+        policy.draw(cursor)?.ok_or(Error::PromptsEnded { cursor })
+    }
+
+    /// Draws what the open steps lack.
+    pub(super) fn draw_due(&mut self, policy: &mut dyn StepPolicy) -> Result<()> {
+        let Some(newest) = self.lineage.newest() else { return Ok(()) };
+        let last_step = (newest.physical.version + self.config.max_staleness).min(self.config.num_steps - 1);
+        for step in self.step..=last_step {
+            if self.config.order == Order::Fixed && self.config.has_filter && step > self.step {
+                break;
+            }
+            while let Some(id) = self.next_draw(step) {
+                let cursor = match self.config.order {
+                    Order::Fixed => self.fixed_cursor(id),
+                    Order::Arrival => self.next_cursor(),
+                };
+                let prompt = self.prompt_at(policy, cursor)?;
+                self.insert_draw(id, &Draw { step: id.0, group: id.1, cursor, attempt: 0 }, prompt);
+            }
+        }
+        Ok(())
+    }
+
+    /// The identity of the next group to draw for a step; none when it has enough.
+    fn next_draw(&self, step: u64) -> Option<GroupId> {
+        let of_step = || self.groups.range((step, 0)..=(step, u32::MAX));
+        let num_drawn = of_step().next_back().map_or(0, |(id, _)| id.1 + 1);
+        let next = num_drawn.max(self.next_group.get(&step).copied().unwrap_or(0));
+        let is_live = |group: &Group| !matches!(group.state, State::Refused { .. });
+        let (num_live, num_wanted) = match self.config.order {
+            Order::Fixed => (of_step().filter(|(_, group)| is_live(group)).count(), self.config.num_groups),
+            Order::Arrival => {
+                let live = self.groups.range(..=(step, u32::MAX)).filter(|(_, group)| is_live(group)).count();
+                (live, self.config.num_groups * (step - self.step + 1) as usize)
+            }
+        };
+        let is_first = num_drawn < self.config.over_sampling as u32 && self.config.has_filter;
+        let is_wanted = num_live < num_wanted || (is_first && step == self.step);
+        (is_wanted && (self.config.order == Order::Arrival || next < self.config.max_groups))
+            .then_some((step, next))
+    }
+
+    fn next_cursor(&self) -> u64 {
+        let used: BTreeSet<u64> = self.groups.values().map(|group| group.cursor).collect();
+        self.returned
+            .iter()
+            .copied()
+            .chain(self.cursor..)
+            .find(|cursor| !used.contains(cursor))
+            .expect("the positions from the cursor on are endless")
+    }
+}

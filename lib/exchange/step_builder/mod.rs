@@ -1,0 +1,325 @@
+//! The step builder: alone draws prompts, assigns, accepts, filters and carries groups, and commits steps.
+//!
+//! Driver loop:
+//! ```text
+//! let mut builder = StepBuilder::start(&mut store, config, format, "host:pid")?;
+//! loop {
+//!     if drain::requested() { builder.drain() }
+//!     for action in builder.poll(&mut store, &mut policy)? {
+//!         match action {
+//!             Committed { manifest } => log the step,
+//!             Evaluate { place } => { write eval/<place>/<set>/...; builder.on_evaluated(place) }
+//!             Done => return Ok(()),
+//!         }
+//!     }
+//!     sleep a few milliseconds (or step the engine when builder and replica share the process)
+//! }
+//! ```
+//! Its durable state is the chain of manifests plus the assignment files: a restarted builder, and one that finds a
+//! step committed by another incarnation, continue from them.
+
+mod commit;
+mod dispatch;
+mod draws;
+mod scan;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use slime_record::{GroupEntry, Manifest};
+
+use crate::names::{self, BUILDER, Physical};
+use crate::{Format, Heartbeat, Lineage, Owner, Result, Store};
+use dispatch::ReplicaView;
+use scan::{Found, SegmentColumns};
+
+/// How groups are accepted into steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// A step is its own groups, in group order, all generated with version v(k).
+    Fixed,
+    /// A step is the first accepted groups of the open steps; surplus groups are carried.
+    Arrival,
+}
+
+/// Settings of the step builder.
+#[derive(Debug, Clone)]
+pub struct BuilderConfig {
+    /// Bound s on `step - oldest trained version`.
+    pub max_staleness: u64,
+    /// Versions are published when this u divides them.
+    pub publish_interval: u64,
+    /// How groups are accepted.
+    pub order: Order,
+    /// Groups a step is made of.
+    pub num_groups: usize,
+    /// Samples of a group.
+    pub num_samples: u32,
+    /// Groups drawn at once for a step (at least `num_groups`).
+    pub over_sampling: usize,
+    /// Groups a step may draw before it fails.
+    pub max_groups: u32,
+    /// Whether the policy may refuse groups; without filters several fixed steps may be open.
+    pub has_filter: bool,
+    /// Steps of the run.
+    pub num_steps: u64,
+    /// Replicas that may exist: 0..n.
+    pub num_replicas: u32,
+    /// Groups one replica holds at most.
+    pub max_in_flight: usize,
+    /// Silence after which a replica loses its groups.
+    pub lease_ms: u64,
+    /// Time between heartbeats.
+    pub beat_ms: u64,
+    /// Columns that must be joined before a group is judged, for example `reward`.
+    pub columns: Vec<String>,
+    /// Versions divisible by this are evaluated, and the last one; 0: none.
+    pub eval_interval: u64,
+}
+
+impl BuilderConfig {
+    /// v(k): the version all groups of step k are generated with in fixed order.
+    pub fn version_of(&self, step: u64) -> u64 {
+        step.saturating_sub(self.max_staleness).div_ceil(self.publish_interval) * self.publish_interval
+    }
+}
+
+/// A prompt as the data source gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrawnPrompt {
+    /// Identity of the prompt.
+    pub prompt_id: String,
+    /// What the replica needs to generate from it.
+    pub body: Value,
+}
+
+/// A finished group with its columns, as a filter sees it.
+#[derive(Debug)]
+pub struct FinishedGroup<'a> {
+    /// Step it was drawn for.
+    pub step: u64,
+    /// Number inside the step.
+    pub group: u32,
+    /// The samples.
+    pub rows: &'a [crate::SampleDigest],
+    /// Values per column, one for each sample.
+    pub columns: &'a BTreeMap<String, Vec<f32>>,
+}
+
+/// What a filter says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Train it.
+    Keep,
+    /// Do not, for this reason.
+    Refuse(String),
+}
+
+/// The open choices of the step builder; both are pure functions, since a restarted builder asks again.
+pub trait StepPolicy {
+    /// The prompt at a position of the data stream; none when the data ended.
+    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>>;
+    /// The dynamic filter.
+    fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict>;
+}
+
+/// What the driver shall do or know.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BuilderAction {
+    /// A step was committed, by this builder or another incarnation.
+    Committed {
+        /// Its manifest.
+        manifest: Box<Manifest>,
+    },
+    /// Evaluate these weights, then call [`StepBuilder::on_evaluated`].
+    Evaluate {
+        /// The weights.
+        place: Physical,
+    },
+    /// The run is over or drained.
+    Done,
+}
+
+pub(crate) type GroupId = (u64, u32);
+
+#[derive(Debug, Clone)]
+enum State {
+    Waiting,
+    Accepted(Box<GroupEntry>),
+    Refused { reason: String, num_tokens: u64 },
+}
+
+#[derive(Debug, Clone)]
+struct Group {
+    cursor: u64,
+    prompt: DrawnPrompt,
+    attempt: u32,
+    replica: Option<u32>,
+    place: Option<Physical>,
+    state: State,
+}
+
+/// The machine.
+#[derive(Debug, Clone)]
+pub struct StepBuilder<F: Format> {
+    config: BuilderConfig,
+    format: F,
+    owner: Owner,
+    beat: Heartbeat,
+    next_beat_ms: u64,
+    lineage: Lineage,
+    /// The next step to commit.
+    step: u64,
+    cursor: u64,
+    returned: BTreeSet<u64>,
+    next_group: BTreeMap<u64, u32>,
+    groups: BTreeMap<GroupId, Group>,
+    /// Accepted groups in the order of acceptance.
+    accepted: Vec<GroupId>,
+    num_expired_tokens: u64,
+    found: BTreeMap<GroupId, Vec<Found>>,
+    seen_segments: BTreeSet<String>,
+    seen_columns: BTreeSet<String>,
+    columns: BTreeMap<String, SegmentColumns>,
+    replicas: Vec<ReplicaView>,
+    evaluating: Option<Physical>,
+    evaluated: Vec<Physical>,
+    is_draining: bool,
+    is_adopted: bool,
+    #[cfg(test)]
+    pub(crate) fault: crate::simulator::Fault,
+}
+
+impl<F: Format> StepBuilder<F> {
+    /// Claims the next incarnation; the first poll continues from what is committed.
+    pub fn start(store: &mut dyn Store, config: BuilderConfig, format: F, note: &str) -> Result<Self> {
+        let owner = Owner::claim(store, BUILDER, note)?;
+        let now_ms = store.now_ms();
+        Ok(Self {
+            beat: Heartbeat { incarnation: owner.incarnation, ..Heartbeat::default() },
+            replicas: (0..config.num_replicas).map(|_| ReplicaView::new(now_ms)).collect(),
+            config,
+            format,
+            owner,
+            next_beat_ms: 0,
+            lineage: Lineage::default(),
+            step: 0,
+            cursor: 0,
+            returned: BTreeSet::new(),
+            next_group: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            accepted: Vec::new(),
+            num_expired_tokens: 0,
+            found: BTreeMap::new(),
+            seen_segments: BTreeSet::new(),
+            seen_columns: BTreeSet::new(),
+            columns: BTreeMap::new(),
+            evaluating: None,
+            evaluated: Vec::new(),
+            is_draining: false,
+            is_adopted: false,
+            #[cfg(test)]
+            fault: crate::simulator::Fault::None,
+        })
+    }
+
+    /// The next step to commit.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Accepted groups of the open steps.
+    pub fn num_accepted(&self) -> usize {
+        self.accepted.len()
+    }
+
+    /// Drawn groups that are not finished.
+    pub fn num_waiting(&self) -> usize {
+        self.groups.values().filter(|group| matches!(group.state, State::Waiting)).count()
+    }
+
+    /// Ends at the next poll; everything is durable already.
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// The evaluation of `place` is written.
+    pub fn on_evaluated(&mut self, place: Physical) {
+        self.evaluated.push(place);
+    }
+
+    /// One round: read what is new, judge, commit, draw, assign.
+    pub fn poll(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<Vec<BuilderAction>> {
+        let mut actions = Vec::new();
+        self.owner.check(store)?;
+        if self.is_draining {
+            return Ok(vec![BuilderAction::Done]);
+        }
+        if store.now_ms() >= self.next_beat_ms {
+            self.beat.beat(store, BUILDER)?;
+            self.next_beat_ms = store.now_ms() + self.config.beat_ms;
+        }
+        self.lineage.refresh(store)?;
+        self.catch_up(store, policy, &mut actions)?;
+        self.watch_replicas(store)?;
+        if self.step < self.config.num_steps {
+            self.scan(store)?;
+            self.judge(policy)?;
+            self.commit_due(store, policy, &mut actions)?;
+        }
+        self.evaluate_due(store, &mut actions)?;
+        let is_paused = self.evaluating.is_some() && self.config.max_staleness == 0;
+        if self.step < self.config.num_steps && !is_paused {
+            self.draw_due(policy)?;
+            self.assign();
+        }
+        self.send(store)?;
+        if self.step >= self.config.num_steps && self.evaluating.is_none() && store.exists(names::DONE)? {
+            actions.push(BuilderAction::Done);
+        }
+        Ok(actions)
+    }
+
+    fn evaluate_due(&mut self, store: &mut dyn Store, actions: &mut Vec<BuilderAction>) -> Result<()> {
+        while let Some(place) = self.evaluated.first().copied() {
+            store.commit(&format!("{}/DONE", names::evaluation(place)), b"{}")?;
+            self.evaluated.remove(0);
+            if self.evaluating == Some(place) {
+                self.evaluating = None;
+            }
+        }
+        if self.evaluating.is_none()
+            && let Some(place) =
+                due_evaluation(store, &self.lineage, self.config.eval_interval, self.config.num_steps)?
+        {
+            self.evaluating = Some(place);
+            actions.push(BuilderAction::Evaluate { place });
+        }
+        Ok(())
+    }
+}
+
+/// The oldest published version of the line that is to be evaluated and is not.
+pub(crate) fn due_evaluation(
+    store: &mut dyn Store,
+    lineage: &Lineage,
+    interval: u64,
+    num_steps: u64,
+) -> Result<Option<Physical>> {
+    if interval == 0 {
+        return Ok(None);
+    }
+    let mut done = BTreeSet::new();
+    for name in store.list("eval")? {
+        if let Some(place) = names::parse_physical(&name)
+            && lineage.is_on_line(place)
+            && store.exists(&format!("{}/DONE", names::evaluation(place)))?
+        {
+            done.insert(place.version);
+        }
+    }
+    let is_due = |version: u64| version.is_multiple_of(interval) || version == num_steps;
+    Ok(lineage
+        .published()
+        .find(|p| is_due(p.version) && !done.contains(&p.version) && lineage.is_on_line(*p)))
+}

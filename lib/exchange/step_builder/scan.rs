@@ -1,0 +1,265 @@
+//! Reading sealed segments and columns, and judging the groups in them.
+
+use std::collections::BTreeMap;
+
+use slime_record::{ColumnRef, GroupEntry, SampleEntry, SegmentRef};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{FinishedGroup, Group, GroupId, Order, State, StepBuilder, StepPolicy, Verdict};
+use crate::names;
+use crate::{ColumnRow, Error, Format, Lineage, Result, SampleDigest, Store};
+
+/// A group as a segment holds it.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    attempt: u32,
+    segment: SegmentRef,
+    first_row: u32,
+    rows: Vec<SampleDigest>,
+}
+
+/// Columns computed over one segment, by name.
+pub(super) type SegmentColumns = BTreeMap<String, (ColumnRef, Vec<ColumnRow>)>;
+
+enum Validity {
+    Valid,
+    Void,
+    NotKnown,
+}
+
+impl<F: Format> StepBuilder<F> {
+    /// Steps whose folders may hold segments of groups that are drawn.
+    fn live_steps(&self) -> Vec<u64> {
+        let mut steps: Vec<u64> = self.groups.keys().map(|id| id.0).collect();
+        steps.dedup();
+        steps
+    }
+
+    pub(super) fn scan(&mut self, store: &mut dyn Store) -> Result<()> {
+        for step in self.live_steps() {
+            for replica in 0..self.config.num_replicas {
+                let dir = names::segments(step, replica);
+                for name in store.list(&dir)? {
+                    let path = format!("{dir}/{name}");
+                    if names::parse_numbered(&name).is_some() && !self.seen_segments.contains(&path) {
+                        self.read_segment(store, &path)?;
+                    }
+                }
+            }
+            for name in self.config.columns.clone() {
+                let dir = names::column(&name, step);
+                for writer in store.list(&dir)? {
+                    for file in store.list(&format!("{dir}/{writer}"))? {
+                        let path = format!("{dir}/{writer}/{file}");
+                        if !file.ends_with(".bad") && !self.seen_columns.contains(&path) {
+                            self.read_column(store, &name, &path)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_segment(&mut self, store: &mut dyn Store, path: &str) -> Result<()> {
+        let Some(bytes) = store.read(path)? else { return Ok(()) };
+        let digest = match self.format.digest(&bytes) {
+            Ok(digest) => digest,
+            Err(error) => {
+                store.quarantine(path, &error.to_string())?;
+                self.seen_segments.insert(path.to_owned());
+                return Ok(());
+            }
+        };
+        let segment = SegmentRef {
+            path: path.to_owned(),
+            num_bytes: bytes.len() as u64,
+            checksum: xxh3_64(&bytes),
+            epoch: digest.header.epoch,
+        };
+        let mut first_row = 0;
+        for rows in digest
+            .rows
+            .chunk_by(|a, b| (a.id.step, a.id.group, a.id.attempt) == (b.id.step, b.id.group, b.id.attempt))
+        {
+            let id = rows[0].id;
+            let found =
+                Found { attempt: id.attempt, segment: segment.clone(), first_row, rows: rows.to_vec() };
+            self.found.entry((id.step, id.group)).or_default().push(found);
+            first_row += rows.len() as u32;
+        }
+        self.seen_segments.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn read_column(&mut self, store: &mut dyn Store, name: &str, path: &str) -> Result<()> {
+        let Some(bytes) = store.read(path)? else { return Ok(()) };
+        match self.format.column(name, &bytes) {
+            Ok(column) => {
+                let reference = ColumnRef {
+                    name: name.to_owned(),
+                    path: path.to_owned(),
+                    num_bytes: bytes.len() as u64,
+                    checksum: xxh3_64(&bytes),
+                };
+                let columns = self.columns.entry(column.segment).or_default();
+                columns.entry(name.to_owned()).or_insert((reference, column.rows));
+            }
+            Err(error) => store.quarantine(path, &error.to_string())?,
+        }
+        self.seen_columns.insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Accepts or refuses every group whose samples and columns are there.
+    pub(super) fn judge(&mut self, policy: &mut dyn StepPolicy) -> Result<()> {
+        let waiting: Vec<GroupId> = self
+            .groups
+            .iter()
+            .filter(|(id, group)| matches!(group.state, State::Waiting) && self.found.contains_key(id))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in waiting {
+            self.judge_group(id, policy)?;
+        }
+        let max_refused = (self.config.max_groups as usize).saturating_sub(self.config.num_groups);
+        let in_step = |id: &GroupId| self.config.order == Order::Arrival || id.0 == self.step;
+        let mut histogram: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, group) in self.groups.iter().filter(|(id, _)| in_step(id)) {
+            if let State::Refused { reason, .. } = &group.state {
+                *histogram.entry(reason).or_default() += 1;
+            }
+        }
+        let refused = histogram.values().sum();
+        if refused > max_refused {
+            let parts: Vec<String> =
+                histogram.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+            return Err(Error::TooManyRefused {
+                step: self.step,
+                refused,
+                histogram: parts.join(", "),
+                max_groups: self.config.max_groups,
+            });
+        }
+        Ok(())
+    }
+
+    fn judge_group(&mut self, id: GroupId, policy: &mut dyn StepPolicy) -> Result<()> {
+        let group = &self.groups[&id];
+        let mut is_lost = false;
+        let mut outcome = None;
+        for found in &self.found[&id] {
+            let is_whole = found.rows.len() == self.config.num_samples as usize
+                && found.rows.iter().enumerate().all(|(i, row)| {
+                    row.id.index == i as u32 && !row.failed && row.prompt_id == group.prompt.prompt_id
+                });
+            let validity = self.validity(id.0, found);
+            if !is_whole || matches!(validity, Validity::Void) {
+                // Only the newest attempt matters: an older one has been asked for again already.
+                is_lost |= found.attempt == group.attempt;
+                continue;
+            }
+            if matches!(validity, Validity::Valid)
+                && let Some(state) = self.verdict(id, found, group, policy)?
+            {
+                outcome = Some((state, found.attempt));
+                break;
+            }
+        }
+        if let Some((state, attempt)) = outcome {
+            if matches!(state, State::Accepted(_)) {
+                self.accepted.push(id);
+            }
+            let is_elsewhere = attempt != self.groups[&id].attempt;
+            if is_elsewhere {
+                self.cancel(id);
+            }
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.state = state;
+            }
+        } else if is_lost {
+            self.ask_again(id);
+        }
+        Ok(())
+    }
+
+    fn validity(&self, step: u64, found: &Found) -> Validity {
+        let epoch = found.segment.epoch;
+        if self.lineage.living().is_none_or(|living| living < epoch) {
+            return Validity::NotKnown;
+        }
+        let mut versions = found.rows.iter().flat_map(|row| &row.trained).map(|run| run.version);
+        let wanted = self.config.version_of(step);
+        let is_valid = |lineage: &Lineage, version| {
+            lineage.is_valid(version, epoch) && (self.config.order == Order::Arrival || version == wanted)
+        };
+        if versions.all(|version| is_valid(&self.lineage, version)) {
+            Validity::Valid
+        } else {
+            Validity::Void
+        }
+    }
+
+    /// The group's new state; none while a column is missing.
+    fn verdict(
+        &self,
+        id: GroupId,
+        found: &Found,
+        group: &Group,
+        policy: &mut dyn StepPolicy,
+    ) -> Result<Option<State>> {
+        let mut values = BTreeMap::new();
+        let mut references = Vec::new();
+        for name in &self.config.columns {
+            let Some((reference, rows)) = self.columns.get(&found.segment.path).and_then(|c| c.get(name))
+            else {
+                return Ok(None);
+            };
+            let first = found.first_row as usize;
+            let rows = rows.get(first..first + found.rows.len()).unwrap_or_default();
+            if rows.len() != found.rows.len() || rows.iter().zip(&found.rows).any(|(a, b)| a.id != b.id) {
+                let problem = format!("its rows are not those of {}", found.segment.path);
+                return Err(Error::Broken { path: reference.path.clone(), problem });
+            }
+            values.insert(name.clone(), rows.iter().map(|row| row.value).collect());
+            references.push(reference.clone());
+        }
+        let finished = FinishedGroup { step: id.0, group: id.1, rows: &found.rows, columns: &values };
+        if let Verdict::Refuse(reason) = policy.judge(&finished)? {
+            let num_tokens = found.rows.iter().map(|row| u64::from(row.response_len)).sum();
+            return Ok(Some(State::Refused { reason, num_tokens }));
+        }
+        let sample = |row: &SampleDigest| SampleEntry {
+            index: row.id.index,
+            part: row.id.part,
+            tokens_hash: row.tokens_hash,
+            response_len: row.response_len,
+            num_trained: 0,
+            num_masked: 0,
+            oldest_version: 0,
+            versions: row.trained.clone(),
+        };
+        Ok(Some(State::Accepted(Box::new(GroupEntry {
+            step: id.0,
+            group: id.1,
+            attempt: found.attempt,
+            cursor: group.cursor,
+            prompt_id: group.prompt.prompt_id.clone(),
+            segment: found.segment.clone(),
+            first_row: found.first_row,
+            columns: references,
+            samples: found.rows.iter().map(sample).collect(),
+        }))))
+    }
+
+    pub(super) fn forget_old_segments(&mut self) {
+        let steps = self.live_steps();
+        let oldest = steps.first().copied().unwrap_or(self.step).min(self.step);
+        self.found.retain(|id, _| id.0 >= oldest);
+        let first_segment = names::step(oldest);
+        self.seen_segments.retain(|path| *path >= first_segment);
+        self.columns.retain(|path, _| *path >= first_segment);
+        let names = &self.config.columns;
+        self.seen_columns.retain(|path| names.iter().any(|name| *path >= names::column(name, oldest)));
+    }
+}

@@ -1,0 +1,143 @@
+//! The hand-over protocol over raw calls: temporary name, sync, then rename or link, and what to believe on errors.
+
+use super::{Bytes, RawFiles, Store};
+use crate::{Error, Result};
+
+const NUM_TRIES: u32 = 6;
+const FIRST_PAUSE_MS: u64 = 2;
+
+/// Outcome of an exclusive creation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commit {
+    /// The name is ours.
+    Won,
+    /// Somebody else has it.
+    Lost,
+}
+
+/// A store over raw calls. `writer` makes the temporary names of this process unique.
+#[derive(Debug, Clone)]
+pub struct SealedStore<R> {
+    raw: R,
+    writer: String,
+    next_tmp: u64,
+}
+
+impl<R: RawFiles> SealedStore<R> {
+    /// A store whose temporary files carry `writer`, which no other process may use.
+    pub fn over(raw: R, writer: impl Into<String>) -> Self {
+        Self { raw, writer: writer.into(), next_tmp: 0 }
+    }
+
+    /// The raw calls below.
+    pub fn raw_mut(&mut self) -> &mut R {
+        &mut self.raw
+    }
+
+    fn tmp_beside(&mut self, path: &str) -> (String, String) {
+        let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned();
+        self.next_tmp += 1;
+        let name = format!(".tmp.{}.{}", self.writer, self.next_tmp);
+        let tmp = if dir.is_empty() { name } else { format!("{dir}/{name}") };
+        (dir, tmp)
+    }
+
+    /// Tries again while handles are stale, with growing pauses.
+    fn patiently<T>(&mut self, mut call: impl FnMut(&mut R) -> Result<T>) -> Result<T> {
+        let mut pause_ms = FIRST_PAUSE_MS;
+        for _ in 1..NUM_TRIES {
+            match call(&mut self.raw) {
+                Err(error) if error.is_transient() => {
+                    self.raw.pause(pause_ms);
+                    pause_ms *= 4;
+                }
+                outcome => return outcome,
+            }
+        }
+        call(&mut self.raw)
+    }
+
+    fn replace(&mut self, path: &str, bytes: &[u8], durable: bool) -> Result<()> {
+        let (dir, tmp) = self.tmp_beside(path);
+        if let Err(error) = self.raw.write_tmp(&tmp, bytes) {
+            let _ = self.raw.remove(&tmp);
+            return Err(error);
+        }
+        if let Err(error) = self.raw.rename(&tmp, path) {
+            // A rename may report failure though it was done: the temporary name then is gone.
+            if self.patiently(|raw| raw.num_links(&tmp))?.is_some() {
+                let _ = self.raw.remove(&tmp);
+                return Err(error);
+            }
+        }
+        if durable { self.raw.sync_dir(&dir) } else { Ok(()) }
+    }
+}
+
+impl<R: RawFiles> Store for SealedStore<R> {
+    fn now_ms(&self) -> u64 {
+        self.raw.now_ms()
+    }
+
+    fn seal(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.replace(path, bytes, true)
+    }
+
+    fn commit(&mut self, path: &str, bytes: &[u8]) -> Result<Commit> {
+        let (dir, tmp) = self.tmp_beside(path);
+        if let Err(error) = self.raw.write_tmp(&tmp, bytes) {
+            let _ = self.raw.remove(&tmp);
+            return Err(error);
+        }
+        let linked = self.raw.link(&tmp, path);
+        // Whatever link said: two names mean it was done, by this call or by a repeated one.
+        let outcome = match self.patiently(|raw| raw.num_links(&tmp))? {
+            Some(2) => Ok(Commit::Won),
+            _ => linked.map(|_| Commit::Lost),
+        };
+        let _ = self.raw.remove(&tmp);
+        self.raw.sync_dir(&dir)?;
+        outcome
+    }
+
+    fn hint(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.replace(path, bytes, false)
+    }
+
+    fn read(&mut self, path: &str) -> Result<Option<Bytes>> {
+        self.patiently(|raw| raw.read(path))
+    }
+
+    fn exists(&mut self, path: &str) -> Result<bool> {
+        self.patiently(|raw| raw.exists(path))
+    }
+
+    fn list(&mut self, dir: &str) -> Result<Vec<String>> {
+        let mut names = self.patiently(|raw| raw.list(dir))?;
+        names.retain(|name| !name.starts_with('.'));
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn remove(&mut self, path: &str) -> Result<()> {
+        self.raw.remove(path)
+    }
+
+    fn quarantine(&mut self, path: &str, problem: &str) -> Result<()> {
+        self.hint(&format!("{path}.bad"), problem.as_bytes())
+    }
+}
+
+/// Checks a closed file against the size and xxh3-64 checksum it was pinned with.
+pub(crate) fn verify(path: &str, bytes: &[u8], num_bytes: u64, checksum: u64) -> Result<()> {
+    let problem = if bytes.len() as u64 != num_bytes {
+        format!("expected {num_bytes} bytes, got {}", bytes.len())
+    } else {
+        let got = xxhash_rust::xxh3::xxh3_64(bytes);
+        if got == checksum {
+            return Ok(());
+        }
+        format!("expected checksum {checksum:016x}, got {got:016x}")
+    };
+    Err(Error::Broken { path: path.to_owned(), problem })
+}

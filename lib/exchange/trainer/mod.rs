@@ -1,0 +1,320 @@
+//! The trainer: alone makes the line of versions, trains each manifest once, publishes, checkpoints, prunes and ends.
+//!
+//! Driver loop (rank 0 polls and broadcasts the actions to the other ranks):
+//! ```text
+//! let mut trainer = Trainer::start(&mut store, config)?;
+//! loop {
+//!     if drain::requested() { trainer.drain() }
+//!     for action in trainer.poll(&mut store)? {
+//!         match action {
+//!             Load { checkpoint } => { load it, or the import; trainer.on_loaded() }
+//!             SaveWeights { place } => { write names::weights(place); trainer.on_saved(publication) }
+//!             Train { manifest, segments, columns } => { one training step; trainer.on_trained() }
+//!             SaveCheckpoint { place } => { write names::checkpoint(place); trainer.on_checkpointed() }
+//!             Done { is_complete } => return Ok(()),
+//!         }
+//!     }
+//!     sleep a few milliseconds when there was no action
+//! }
+//! ```
+
+mod prune;
+
+use std::collections::BTreeMap;
+
+use slime_record::{Epoch, Manifest, Publication};
+
+use crate::names::{self, Physical};
+use crate::segment::{from_json, to_json};
+use crate::store::verify;
+use crate::{Bytes, Commit, Error, Heartbeat, Lineage, Result, Store};
+
+/// Settings of the trainer.
+#[derive(Debug, Clone)]
+pub struct TrainerConfig {
+    /// Training steps of the run.
+    pub num_steps: u64,
+    /// Versions are published when this divides them; the last one always is.
+    pub publish_interval: u64,
+    /// Bound on staleness: how far back the weights of a checkpoint's line are kept.
+    pub max_staleness: u64,
+    /// Checkpoints are taken at published versions once at least this many steps have passed since the last.
+    pub checkpoint_interval: u64,
+    /// Complete checkpoints that are kept.
+    pub keep_checkpoints: usize,
+    /// Longest time a name may stay invisible to another reader; pruning waits for it.
+    pub visibility_ms: u64,
+    /// As the step builder's: the run is done after the last evaluation.
+    pub eval_interval: u64,
+    /// Number of replicas whose acknowledged versions are kept.
+    pub num_replicas: u32,
+    /// Time between heartbeats.
+    pub beat_ms: u64,
+}
+
+/// What the driver shall do.
+#[derive(Debug, Clone)]
+pub enum TrainerAction {
+    /// Load a checkpoint, or the import when there is none; then [`Trainer::on_loaded`].
+    Load {
+        /// The checkpoint.
+        checkpoint: Option<Physical>,
+    },
+    /// Write or offer the weights as this version, then [`Trainer::on_saved`].
+    SaveWeights {
+        /// The version to be published.
+        place: Physical,
+    },
+    /// Train one step, then [`Trainer::on_trained`].
+    Train {
+        /// What to train.
+        manifest: Box<Manifest>,
+        /// Its segments by path, verified.
+        segments: BTreeMap<String, Bytes>,
+        /// Its column files by path, verified.
+        columns: BTreeMap<String, Bytes>,
+    },
+    /// Write the trainer state below `names::checkpoint(place)`, then [`Trainer::on_checkpointed`].
+    SaveCheckpoint {
+        /// The version.
+        place: Physical,
+    },
+    /// The run is over, or drained when it is not complete.
+    Done {
+        /// All steps are trained and evaluated.
+        is_complete: bool,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Phase {
+    Starting,
+    Loading,
+    MustSave,
+    Saving,
+    MustPublish(Box<Publication>),
+    MustCheckpoint,
+    Checkpointing,
+    MustComplete,
+    Waiting,
+    Training,
+    Done,
+}
+
+/// The machine.
+#[derive(Debug, Clone)]
+pub struct Trainer {
+    config: TrainerConfig,
+    epoch: u64,
+    beat: Heartbeat,
+    next_beat_ms: u64,
+    lineage: Lineage,
+    phase: Phase,
+    /// Training steps done.
+    version: u64,
+    last_checkpoint: u64,
+    completed: Vec<(Physical, u64)>,
+    oldest_steps: BTreeMap<u64, u64>,
+    wants_save: bool,
+    is_draining: bool,
+    #[cfg(test)]
+    pub(crate) fault: crate::simulator::Fault,
+}
+
+impl Trainer {
+    /// Creates the next epoch from the newest complete checkpoint of the line.
+    pub fn start(store: &mut dyn Store, config: TrainerConfig) -> Result<Self> {
+        let mut lineage = Lineage::default();
+        lineage.refresh(store)?;
+        loop {
+            let checkpoint = lineage.newest_checkpoint(store)?;
+            let epoch = Epoch {
+                epoch: lineage.living().unwrap_or(0) + 1,
+                parent: checkpoint.map(|place| place.epoch),
+                checkpoint: checkpoint.map_or(0, |place| place.version),
+            };
+            if store.commit(&names::epoch(epoch.epoch), &to_json(&epoch))? == Commit::Lost {
+                // The winner's content may not be visible yet: look again, from its line.
+                lineage.refresh(store)?;
+                if lineage.living().is_none_or(|living| living < epoch.epoch) {
+                    return Err(Error::Stale { path: names::epoch(epoch.epoch) });
+                }
+                continue;
+            }
+            // A checkpoint completed, or pruned, before the epoch existed counts: then start once more.
+            let again = lineage.newest_checkpoint(store)?;
+            lineage.insert(epoch.clone())?;
+            if again != checkpoint {
+                continue;
+            }
+            return Ok(Self {
+                epoch: epoch.epoch,
+                beat: Heartbeat { incarnation: epoch.epoch, ..Heartbeat::default() },
+                next_beat_ms: 0,
+                lineage,
+                phase: Phase::Starting,
+                version: epoch.checkpoint,
+                last_checkpoint: epoch.checkpoint,
+                completed: Vec::new(),
+                oldest_steps: BTreeMap::new(),
+                wants_save: false,
+                is_draining: false,
+                config,
+                #[cfg(test)]
+                fault: crate::simulator::Fault::None,
+            });
+        }
+    }
+
+    /// The trainer's epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Training steps done on this line.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The state is loaded.
+    pub fn on_loaded(&mut self) {
+        self.phase = Phase::MustSave;
+        #[cfg(test)]
+        if self.fault == crate::simulator::Fault::TrainTwice {
+            self.version = self.version.saturating_sub(1);
+        }
+    }
+
+    /// The weights are written or on offer.
+    pub fn on_saved(&mut self, publication: Publication) {
+        self.phase = Phase::MustPublish(Box::new(publication));
+    }
+
+    /// The step is trained.
+    pub fn on_trained(&mut self) {
+        self.version += 1;
+        self.phase = if self.is_published(self.version) { Phase::MustSave } else { Phase::Waiting };
+    }
+
+    /// The checkpoint's files are written and synced.
+    pub fn on_checkpointed(&mut self) {
+        self.phase = Phase::MustComplete;
+    }
+
+    /// Ends at the next step boundary, with a checkpoint when it lies on the publication grid.
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// Takes a checkpoint at the next published version.
+    pub fn request_save(&mut self) {
+        self.wants_save = true;
+    }
+
+    fn is_published(&self, version: u64) -> bool {
+        version.is_multiple_of(self.config.publish_interval) || version == self.config.num_steps
+    }
+
+    fn place(&self) -> Physical {
+        Physical { version: self.version, epoch: self.epoch }
+    }
+
+    /// One round: at most one piece of work for the driver.
+    pub fn poll(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
+        self.lineage.refresh(store)?;
+        if let Some(newer) = self.lineage.living().filter(|living| *living > self.epoch) {
+            return Err(Error::Fenced { owner: "trainer".into(), mine: self.epoch, newer });
+        }
+        if store.now_ms() >= self.next_beat_ms {
+            self.beat.version = Some(self.version);
+            self.beat.beat(store, "trainer")?;
+            self.next_beat_ms = store.now_ms() + self.config.beat_ms;
+        }
+        if let Phase::MustPublish(publication) = &self.phase {
+            // The name carries the epoch, so a lost race is an earlier try of this same trainer.
+            store.commit(&names::version(self.place()), &to_json(&**publication))?;
+            self.phase = if self.is_checkpoint_due() { Phase::MustCheckpoint } else { Phase::Waiting };
+        }
+        if self.phase == Phase::MustComplete {
+            let path = format!("{}/COMPLETE", names::checkpoint(self.place()));
+            store.commit(&path, b"{}")?;
+            self.last_checkpoint = self.version;
+            self.wants_save = false;
+            self.phase = Phase::Waiting;
+        }
+        self.next_action(store)
+    }
+
+    fn is_checkpoint_due(&self) -> bool {
+        let passed = self.version - self.last_checkpoint.min(self.version);
+        let is_last = self.version == self.config.num_steps;
+        passed > 0
+            && (passed >= self.config.checkpoint_interval || is_last || self.wants_save || self.is_draining)
+    }
+
+    fn next_action(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
+        let action = match self.phase {
+            Phase::Starting => {
+                let record = self.lineage.epoch(self.epoch);
+                let parent = record.and_then(|record| record.parent);
+                let checkpoint = parent.map(|epoch| Physical { version: self.version, epoch });
+                self.phase = Phase::Loading;
+                TrainerAction::Load { checkpoint }
+            }
+            Phase::MustSave => {
+                self.phase = Phase::Saving;
+                TrainerAction::SaveWeights { place: self.place() }
+            }
+            Phase::MustCheckpoint => {
+                self.phase = Phase::Checkpointing;
+                TrainerAction::SaveCheckpoint { place: self.place() }
+            }
+            Phase::Waiting => {
+                self.prune(store)?;
+                return self.next_step(store);
+            }
+            _ => return Ok(Vec::new()),
+        };
+        Ok(vec![action])
+    }
+
+    fn next_step(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
+        if self.version == self.config.num_steps {
+            let due = crate::step_builder::due_evaluation(
+                store,
+                &self.lineage,
+                self.config.eval_interval,
+                self.config.num_steps,
+            )?;
+            let is_seen = self.lineage.published().any(|place| place == self.place());
+            if due.is_some() || !is_seen {
+                return Ok(Vec::new());
+            }
+            store.commit(names::DONE, b"{}")?;
+            self.phase = Phase::Done;
+            return Ok(vec![TrainerAction::Done { is_complete: true }]);
+        }
+        if self.is_draining || store.exists(names::STOP)? {
+            self.phase = Phase::Done;
+            return Ok(vec![TrainerAction::Done { is_complete: false }]);
+        }
+        let path = names::manifest(self.version);
+        let Some(bytes) = store.read(&path)? else { return Ok(Vec::new()) };
+        let manifest: Manifest = from_json(&path, &bytes)?;
+        let mut segments = BTreeMap::new();
+        for segment in manifest.segments() {
+            let Some(bytes) = store.read(&segment.path)? else { return Ok(Vec::new()) };
+            verify(&segment.path, &bytes, segment.num_bytes, segment.checksum)?;
+            segments.insert(segment.path.clone(), bytes);
+        }
+        let mut columns = BTreeMap::new();
+        for column in manifest.columns() {
+            let Some(bytes) = store.read(&column.path)? else { return Ok(Vec::new()) };
+            verify(&column.path, &bytes, column.num_bytes, column.checksum)?;
+            columns.insert(column.path.clone(), bytes);
+        }
+        self.oldest_steps.insert(manifest.step, manifest.oldest_step());
+        self.phase = Phase::Training;
+        Ok(vec![TrainerAction::Train { manifest: Box::new(manifest), segments, columns }])
+    }
+}

@@ -1,0 +1,95 @@
+//! Pruning: removes what no checkpoint that may still be started from, and no reader, names any more.
+
+use super::Trainer;
+use crate::names;
+use crate::{Heartbeat, Physical, Result, Store};
+
+impl Trainer {
+    /// Removes checkpoints beyond those kept, and versions and steps older than all of them need.
+    ///
+    /// A checkpoint counts only after its completion has been visible to every possible successor for the longest
+    /// time a name may hide: a successor that chose an older one has then been seen here, and this trainer ended.
+    pub(super) fn prune(&mut self, store: &mut dyn Store) -> Result<()> {
+        let now_ms = store.now_ms();
+        let complete = self.lineage.checkpoints(store)?;
+        self.completed.retain(|(place, _)| complete.contains(place));
+        for place in complete {
+            if self.completed.iter().all(|(known, _)| *known != place) {
+                self.completed.push((place, now_ms));
+            }
+        }
+        self.completed.sort_unstable();
+        let visible = |(_, since_ms): &(Physical, u64)| now_ms >= since_ms + self.config.visibility_ms;
+        let settled: Vec<Physical> =
+            self.completed.iter().filter(|entry| visible(entry)).map(|(place, _)| *place).collect();
+        let num_dropped = settled.len().saturating_sub(self.config.keep_checkpoints.max(1));
+        if num_dropped == 0 {
+            return Ok(());
+        }
+        let oldest = settled[num_dropped].version;
+        let Some(oldest_step) = self.oldest_step_from(store, oldest)? else { return Ok(()) };
+        for place in &settled[..num_dropped] {
+            // Without its mark a half-removed checkpoint is none.
+            store.remove(&format!("{}/COMPLETE", names::checkpoint(*place)))?;
+            store.remove(&names::checkpoint(*place))?;
+        }
+        self.prune_versions(store, oldest)?;
+        self.prune_steps(store, oldest_step)
+    }
+
+    /// The oldest step that a manifest at or after `step` names; none while one cannot be read.
+    fn oldest_step_from(&self, store: &mut dyn Store, step: u64) -> Result<Option<u64>> {
+        let mut oldest = step;
+        // The line's newest state also lives in the manifest before: what it carries is trained later.
+        for step in step.saturating_sub(1)..self.version {
+            let found = match self.oldest_steps.get(&step) {
+                Some(found) => *found,
+                None => {
+                    let path = names::manifest(step);
+                    let Some(bytes) = store.read(&path)? else { return Ok(None) };
+                    crate::segment::from_json::<slime_record::Manifest>(&path, &bytes)?.oldest_step()
+                }
+            };
+            oldest = oldest.min(found);
+        }
+        Ok(Some(oldest))
+    }
+
+    fn prune_versions(&self, store: &mut dyn Store, checkpoint: u64) -> Result<()> {
+        let interval = self.config.publish_interval;
+        let mut oldest = checkpoint.saturating_sub(self.config.max_staleness).div_ceil(interval) * interval;
+        for replica in 0..self.config.num_replicas {
+            let held = Heartbeat::read(store, &format!("replica.{replica}"))?.and_then(|beat| beat.version);
+            oldest = oldest.min(held.unwrap_or(oldest));
+        }
+        let due = crate::step_builder::due_evaluation(
+            store,
+            &self.lineage,
+            self.config.eval_interval,
+            self.config.num_steps,
+        )?;
+        oldest = oldest.min(due.map_or(oldest, |place| place.version));
+        let old: Vec<Physical> = self.lineage.published().filter(|place| place.version < oldest).collect();
+        for place in old {
+            store.remove(&names::version(place))?;
+            store.remove(&names::weights(place))?;
+        }
+        Ok(())
+    }
+
+    fn prune_steps(&self, store: &mut dyn Store, oldest: u64) -> Result<()> {
+        for name in store.list(names::ROLLOUT)? {
+            if names::parse_number(&name).is_some_and(|step| step < oldest) {
+                store.remove(&format!("{}/{name}", names::ROLLOUT))?;
+            }
+        }
+        for column in store.list("column")? {
+            for name in store.list(&format!("column/{column}"))? {
+                if names::parse_number(&name).is_some_and(|step| step < oldest) {
+                    store.remove(&format!("column/{column}/{name}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
