@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Builds slime and runs its tests; the last line counts them.
+#
+#   bash tests/run.sh          what continuous integration runs
+#   bash tests/run.sh --all    the long sweeps as well (ignored tests)
+#
+# Exit: 0 when every test passed, 1 when one failed, else the code of what could not be built.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 66
+all=()
+[ "${1:-}" = --all ] && all=(--include-ignored)
+
+bash modules/bootstrap.sh || exit
+# Threads that spin while another rank waits for the core cost more than they bring.
+export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+cargo fmt --all --check || exit 1
+cargo build --release --workspace --all-targets || exit
+cargo clippy --release --workspace --all-targets -- -D warnings || exit 1
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cargo test --release --workspace --no-fail-fast -- "${all[@]}" 2>&1 | tee "$log"
+status=${PIPESTATUS[0]}
+awk '/^test result:/ { for (i = 1; i < NF; i++) { if ($(i + 1) ~ /^passed/) p += $i; if ($(i + 1) ~ /^failed/) f += $i; if ($(i + 1) ~ /^ignored/) s += $i } }
+     END { printf "%d passed, %d failed, %d skipped\n", p, f, s }' "$log"
+exit "$status"
