@@ -1,0 +1,174 @@
+//! slime-convert from the outside: what it makes, what it shows, and what it says about broken input.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use slime_weights::WeightDir;
+
+fn fixture(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path)
+}
+
+fn convert(args: &[&Path]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_slime-convert")).args(args).output().expect("slime-convert starts")
+}
+
+fn convert_ok(args: &[&Path]) -> String {
+    let output = convert(args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("stdout is text")
+}
+
+/// The message of a run that ends with `code`, one line (and perhaps a hint) without any temporary left behind.
+fn refusal(code: i32, src: &Path) -> String {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let output = convert(&[Path::new("import"), src, &root.path().join("out")]);
+    let message = String::from_utf8(output.stderr).expect("stderr is text");
+    assert_eq!(output.status.code(), Some(code), "{message}");
+    assert!(message.starts_with("slime-convert: error: "), "{message}");
+    assert!(message.lines().skip(1).all(|line| line.starts_with("slime-convert: hint: ")), "{message}");
+    assert_eq!(fs::read_dir(root.path()).expect("readable").count(), 0, "something was left behind");
+    message
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(path).expect("readable")).expect("JSON")
+}
+
+#[test]
+fn gguf_values_are_those_of_the_gguf_package() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let out = root.path().join("tiny");
+    convert_ok(&[Path::new("import"), &fixture("gguf/tiny.gguf"), &out]);
+    let (got, expected) = (
+        WeightDir::open(&out).expect("the import opens"),
+        WeightDir::open(fixture("gguf/expected.safetensors")).expect("the fixture opens"),
+    );
+    assert_eq!(got.names().collect::<Vec<_>>(), expected.names().collect::<Vec<_>>());
+    for name in expected.names() {
+        let (got, expected) = (got.tensor(name).expect("there"), expected.tensor(name).expect("there"));
+        assert_eq!((got.shape, got.bytes), (expected.shape, expected.bytes), "{name}");
+    }
+}
+
+#[test]
+fn gguf_metadata_becomes_the_files_of_hugging_face() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let out = root.path().join("tiny");
+    convert_ok(&[
+        Path::new("import"),
+        &fixture("gguf/tiny.gguf"),
+        &out,
+        Path::new("--dtype"),
+        Path::new("bf16"),
+    ]);
+    let config = json(&out.join("config.json"));
+    assert_eq!(config["rope_theta"], 100_000.0);
+    assert_eq!(config["rms_norm_eps"], 1e-5);
+    assert_eq!((&config["torch_dtype"], &config["tie_word_embeddings"]), (&"bfloat16".into(), &true.into()));
+    assert_eq!(json(&out.join("generation_config.json"))["eos_token_id"], 2);
+    let tokenizer = json(&out.join("tokenizer_config.json"));
+    assert_eq!(
+        (&tokenizer["bos_token"], &tokenizer["eos_token"]),
+        (&"<|im_start|>".into(), &"<|im_end|>".into())
+    );
+    assert!(tokenizer["chat_template"].as_str().expect("a template").contains("<|im_end|>"));
+    assert_eq!(tokenizer["added_tokens_decoder"]["264"]["special"], false);
+    let weights = WeightDir::open(&out).expect("the import opens");
+    assert!(
+        weights.names().all(|name| weights.info(name).expect("there").dtype == slime_weights::Dtype::BF16)
+    );
+}
+
+#[test]
+fn directory_survives_import_and_export_bit_by_bit() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let (a, b) = (root.path().join("a"), root.path().join("b"));
+    let src = fixture("models/qwen3");
+    convert_ok(&[Path::new("import"), &src, &a]);
+    convert_ok(&[Path::new("export"), &a, &b, Path::new("--origin-hf"), &src]);
+    assert_eq!(convert_ok(&[Path::new("diff"), &src, &b]), "");
+    assert_eq!(json(&src.join("config.json")), json(&b.join("config.json")));
+}
+
+#[test]
+fn differences_are_named_and_counted() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let low = root.path().join("low");
+    let src = fixture("models/llama");
+    convert_ok(&[Path::new("import"), &src, &low, Path::new("--dtype"), Path::new("bf16")]);
+    let output = convert(&[Path::new("diff"), &src, &low]);
+    assert_eq!(output.status.code(), Some(1));
+    let table = String::from_utf8(output.stdout).expect("text");
+    assert!(table.lines().all(|line| line.contains("F32 | BF16: max |a - b|")), "{table}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .contains(&format!("{} tensors differ", table.lines().count()))
+    );
+}
+
+#[test]
+fn inspect_counts_parameters() {
+    let report = convert_ok(&[Path::new("inspect"), &fixture("gguf/tiny.gguf"), Path::new("--json")]);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let sizes = report["tensors"].as_array().expect("a list").iter().map(|tensor| {
+        let shape = tensor["shape"].as_array().expect("a list");
+        shape.iter().map(|dim| dim.as_u64().expect("a size")).product::<u64>()
+    });
+    assert_eq!(report["num_parameters"], sizes.sum::<u64>());
+    assert_eq!(report["format"], "gguf");
+    let table = convert_ok(&[Path::new("inspect"), &fixture("models/llama")]);
+    assert!(table.contains("model.layers.0.self_attn.q_proj.weight"), "{table}");
+}
+
+#[test]
+fn broken_gguf_files_give_one_error_each() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let file = root.path().join("x.gguf");
+    let bytes = fs::read(fixture("gguf/tiny.gguf")).expect("readable");
+    for len in [0, 3, 6, 20, 200, 4000, bytes.len() / 2, bytes.len() - 40] {
+        fs::write(&file, &bytes[..len]).expect("writable");
+        refusal(65, &file);
+    }
+    fs::write(&file, &bytes[..bytes.len() - 40]).expect("writable");
+    assert!(refusal(65, &file).contains("truncated"));
+    let name = b"blk.0.ffn_up.weight";
+    let at = bytes.windows(name.len()).position(|window| window == name).expect("the tensor is listed");
+    let mut unknown = bytes.clone();
+    // Behind the name: the number of dimensions (4 bytes), two dimensions (8 each), then the type.
+    unknown[at + name.len() + 20] = 12;
+    fs::write(&file, unknown).expect("writable");
+    assert!(refusal(65, &file).contains("unsupported GGUF type Q4_K of tensor blk.0.ffn_up.weight"));
+}
+
+#[test]
+fn broken_directories_give_one_error_each() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let dir = root.path().join("w");
+    assert!(refusal(66, &dir).contains("cannot open"));
+    fs::create_dir(&dir).expect("writable");
+    assert!(refusal(66, &dir).contains("found none"));
+    let good = fs::read(fixture("models/llama/model.safetensors")).expect("readable");
+    fs::write(dir.join("model.safetensors"), &good).expect("writable");
+    assert!(refusal(66, &dir).contains("config.json"));
+    fs::copy(fixture("models/llama/config.json"), dir.join("config.json")).expect("writable");
+    fs::write(dir.join("model.safetensors"), &good[..good.len() - 1]).expect("writable");
+    assert!(refusal(65, &dir).contains("truncated"));
+    let mut nan = good.clone();
+    let end = nan.len();
+    nan[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(dir.join("model.safetensors"), nan).expect("writable");
+    assert!(refusal(65, &dir).contains("is not a finite number"));
+    fs::copy(fixture("models/qwen3/model.safetensors"), dir.join("model.safetensors")).expect("writable");
+    refusal(65, &dir);
+}
+
+#[test]
+fn target_that_exists_is_refused_and_kept() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    fs::write(root.path().join("precious"), "x").expect("writable");
+    let output = convert(&[Path::new("import"), &fixture("models/llama"), root.path()]);
+    assert_eq!(output.status.code(), Some(73));
+    assert_eq!(fs::read_dir(root.path()).expect("readable").count(), 1);
+}
