@@ -90,6 +90,9 @@ impl BlockManager {
     }
 
     /// Gives back every block of `table` and empties it.
+    ///
+    /// # Panics
+    /// A block is given back more often than it was referenced: two sequences would write into it.
     pub fn release(&mut self, table: &mut Vec<u32>) {
         for block in table.drain(..) {
             let count = &mut self.ref_counts[block as usize];

@@ -150,7 +150,9 @@ mod tests {
         order.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]).then(a.cmp(&b)));
         let renormalise = |probs: &mut Vec<f64>| {
             let sum: f64 = probs.iter().sum();
-            probs.iter_mut().for_each(|p| *p /= sum);
+            for p in probs {
+                *p /= sum;
+            }
         };
         if p.top_k > 0 {
             for &i in order.iter().skip(p.top_k) {

@@ -1,0 +1,230 @@
+//! Runs `slime_model` for the engine: batches become tensors, wanted rows become logits in plain memory.
+
+use std::path::{Path, PathBuf};
+
+use slime_model::{Context, KvCache, Model};
+use tch::{Device, Kind, Tensor, no_grad};
+
+use crate::{Batch, Error, ForwardModel, Result};
+
+/// A model with its KV cache on one device.
+#[derive(Debug)]
+pub struct ModelRunner {
+    model: Model,
+    kv: Option<KvCache>,
+    dir: PathBuf,
+    kind: Kind,
+    device: Device,
+}
+
+impl ModelRunner {
+    /// Loads the weight directory `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] with what the model says about the directory.
+    pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Self> {
+        let model = Model::load(dir, kind, device).map_err(|error| failed(dir, &error))?;
+        Ok(Self { model, kv: None, dir: dir.to_owned(), kind, device })
+    }
+
+    /// Overwrites the parameters in place with those of `dir`, which must have the same shapes.
+    ///
+    /// # Errors
+    /// [`Error::Model`]; when reading breaks off half-way, the next load has to replace everything.
+    pub fn reload(&mut self, dir: &Path) -> Result<()> {
+        let weights = slime_weights::WeightDir::open(dir).map_err(|error| Error::Model {
+            dir: dir.to_owned(),
+            exit_code: error.exit_code(),
+            message: error.to_string(),
+        })?;
+        self.model.params_mut().update_from(&weights).map_err(|error| failed(dir, &error))?;
+        dir.clone_into(&mut self.dir);
+        Ok(())
+    }
+
+    /// The weight directory the parameters come from.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Bytes one KV block of `block_size` tokens takes.
+    pub fn block_bytes(&self, block_size: usize) -> usize {
+        KvCache::block_bytes(self.model.config(), block_size, self.kind, self.device)
+    }
+
+    fn run(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> slime_model::Result<()> {
+        let Some(kv) = &mut self.kv else {
+            return Err(slime_model::Error::Context { what: "KV caches", expected: 1, got: 0 });
+        };
+        for copy in &batch.copies {
+            kv.copy_block(copy.from, copy.to)?;
+        }
+        let index = |values: &[u32]| -> slime_model::Result<Tensor> {
+            let values: Vec<i64> = values.iter().map(|&value| i64::from(value)).collect();
+            Ok(Tensor::f_from_slice(&values)?.f_to_device(self.device)?)
+        };
+        let tokens_t = index(&batch.tokens)?;
+        let mut context = Context::paged(kv, &batch.block_tables, &batch.q_lens, &batch.context_lens)?;
+        let hidden_td = self.model.forward(&mut context, &tokens_t)?;
+        logits.clear();
+        if batch.logit_rows.is_empty() {
+            return Ok(());
+        }
+        let is_every_row = batch.logit_rows.len() == batch.tokens.len();
+        let hidden_rd =
+            if is_every_row { hidden_td } else { hidden_td.f_index_select(0, &index(&batch.logit_rows)?)? };
+        let logits_rv = self.model.logits(&hidden_rd)?.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?;
+        logits.resize(logits_rv.numel(), 0.0);
+        logits_rv.f_contiguous()?.f_copy_data(logits, logits_rv.numel())?;
+        Ok(())
+    }
+}
+
+impl ForwardModel for ModelRunner {
+    fn vocab_size(&self) -> usize {
+        self.model.config().vocab_size
+    }
+
+    fn context_len(&self) -> usize {
+        self.model.config().max_position_embeddings
+    }
+
+    fn allocate(&mut self, num_blocks: usize, block_size: usize) -> Result<()> {
+        let kv = KvCache::new(self.model.config(), num_blocks, block_size, self.kind, self.device);
+        self.kv = Some(kv.map_err(|error| failed(&self.dir, &error))?);
+        Ok(())
+    }
+
+    fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<()> {
+        no_grad(|| self.run(batch, logits)).map_err(|error| failed(&self.dir, &error))
+    }
+}
+
+fn failed(dir: &Path, error: &slime_model::Error) -> Error {
+    Error::Model { dir: dir.to_owned(), message: error.to_string(), exit_code: error.exit_code() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use slime_model::Segment;
+
+    use super::*;
+    use crate::{Completion, Engine, EngineConfig, KvOnSwap, Request, SampleSeed, SamplingParams};
+
+    const FAMILIES: [&str; 4] = ["llama", "llama_tied", "qwen2", "qwen3"];
+
+    fn dir(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name)
+    }
+
+    fn engine(name: &str, num_blocks: usize, max_num_seqs: usize) -> Engine<ModelRunner> {
+        let runner = ModelRunner::load(&dir(name), Kind::Float, Device::Cpu).unwrap();
+        let config =
+            EngineConfig { block_size: 4, num_blocks, max_num_seqs, max_batch_tokens: 24, context_len: None };
+        Engine::new(runner, Arc::new(|_: &[u32]| String::new()), &config, 0).unwrap()
+    }
+
+    fn request(id: u64, temperature: f64) -> Request {
+        Request {
+            id,
+            tokens: (0..5 + 3 * id as u32).map(|i| (i * 7 + id as u32) % 60).collect(),
+            params: SamplingParams {
+                temperature,
+                n: 3,
+                max_new_tokens: 12,
+                seed: SampleSeed { seed: 1, step: 0, group: id as u32, index: 0 },
+                ..Default::default()
+            },
+        }
+    }
+
+    fn run(engine: &mut Engine<ModelRunner>) -> Vec<Completion> {
+        let mut done = Vec::new();
+        while !engine.is_idle() {
+            done.extend(engine.step().unwrap());
+        }
+        done.sort_by_key(|c| (c.id, c.index));
+        done
+    }
+
+    /// Log-probs of every next token from one packed pass over the whole sequence.
+    fn packed_log_probs(name: &str, tokens: &[u32], temperature: f64) -> Vec<f32> {
+        let model = Model::load(dir(name), Kind::Float, Device::Cpu).unwrap();
+        let ids: Vec<i64> = tokens.iter().map(|&t| i64::from(t)).collect();
+        let segments = [Segment::alone(0, ids.len())];
+        let mut context = Context::packed(&segments, Kind::Float, Device::Cpu).unwrap();
+        let hidden_td = model.forward(&mut context, &Tensor::from_slice(&ids)).unwrap();
+        let last = ids.len() as i64 - 1;
+        let targets_r = Tensor::from_slice(&ids[1..]);
+        let log_probs =
+            model.head_log_probs(&hidden_td.narrow(0, 0, last), &targets_r, temperature).unwrap().0;
+        Vec::try_from(log_probs).unwrap()
+    }
+
+    fn assert_close(got: &[f32], expected: &[f32], what: &str) {
+        assert_eq!(got.len(), expected.len());
+        for (i, (a, b)) in got.iter().zip(expected).enumerate() {
+            assert!((a - b).abs() < 2e-5, "{what}: token {i}: got {a}, expected {b}");
+        }
+    }
+
+    #[test]
+    fn recorded_log_probs_are_those_of_a_packed_pass_for_every_family() {
+        for name in FAMILIES {
+            let mut engine = engine(name, 64, 8);
+            engine.submit(request(2, 0.9)).unwrap();
+            engine.submit(request(3, 0.9)).unwrap();
+            for completion in run(&mut engine) {
+                let mut tokens = request(completion.id, 0.9).tokens;
+                let prompt_len = tokens.len();
+                tokens.extend(&completion.tokens);
+                let expected = packed_log_probs(name, &tokens, 0.9);
+                assert_close(&completion.log_probs, &expected[prompt_len - 1..], name);
+                assert_close(&engine.score(0, &tokens, 0.9).unwrap(), &expected, name);
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_are_the_same_alone_in_a_crowd_and_after_preemption() {
+        for name in FAMILIES {
+            let mut crowd = engine(name, 64, 16);
+            let mut tight = engine(name, 12, 3);
+            let mut alone = Vec::new();
+            for id in 0..4 {
+                crowd.submit(request(id, 1.0)).unwrap();
+                tight.submit(request(id, 1.0)).unwrap();
+                let mut single = engine(name, 64, 1);
+                single.submit(request(id, 1.0)).unwrap();
+                alone.extend(run(&mut single));
+            }
+            let (crowd, tight_done) = (run(&mut crowd), run(&mut tight));
+            for ((a, b), c) in alone.iter().zip(&crowd).zip(&tight_done) {
+                assert_eq!((&a.tokens, &a.tokens), (&b.tokens, &c.tokens), "{name}");
+                assert_close(&b.log_probs, &a.log_probs, name);
+                assert_close(&c.log_probs, &a.log_probs, name);
+            }
+        }
+    }
+
+    #[test]
+    fn reloaded_weights_generate_as_freshly_loaded_ones() {
+        let mut engine = engine("llama", 64, 8);
+        engine.submit(request(1, 0.0)).unwrap();
+        let before = run(&mut engine);
+        engine.swap_weights(1, KvOnSwap::Recompute, |runner| runner.reload(&dir("llama"))).unwrap();
+        engine.submit(request(1, 0.0)).unwrap();
+        let after = run(&mut engine);
+        assert_eq!(before[0].tokens, after[0].tokens);
+        assert_eq!(after[0].weight_versions[0].version, 1);
+    }
+
+    #[test]
+    fn missing_directory_is_named_with_its_exit_code() {
+        let error = ModelRunner::load(Path::new("/nonexistent"), Kind::Float, Device::Cpu).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent"), "{error}");
+        assert_eq!(error.exit_code(), 66);
+    }
+}
