@@ -17,6 +17,9 @@ pub enum Error {
     /// An operation of libtorch failed.
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),
+    /// An operation of our own failed.
+    #[error(transparent)]
+    Operation(#[from] slime_torch::Error),
     /// Parameters of this element type cannot be held.
     #[error("dtype of parameters: expected float, bfloat16, half or double, got {0:?}")]
     Dtype(tch::Kind),
@@ -57,7 +60,7 @@ impl Error {
             Self::Config(source) => source.exit_code(),
             Self::Weights(source) => source.exit_code(),
             Self::Dtype(_) | Self::Shape { .. } => 65,
-            Self::Torch(_) | Self::MissingStorage { .. } | Self::Context { .. } => 70,
+            Self::Torch(_) | Self::Operation(_) | Self::MissingStorage { .. } | Self::Context { .. } => 70,
         }
     }
 }

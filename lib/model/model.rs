@@ -101,6 +101,6 @@ impl Model {
         targets_r: &Tensor,
         temperature: f64,
     ) -> Result<(Tensor, Tensor)> {
-        head_log_probs::reference(hidden_rd, &self.head_vd, targets_r, temperature)
+        head_log_probs::train(hidden_rd, &self.head_vd, targets_r, temperature)
     }
 }
