@@ -22,4 +22,4 @@ pub use gguf_model::GgufSource;
 pub use safetensors::TensorInfo;
 pub use storage::{StorageSpec, Transform, ViewSpec};
 pub use weight_dir::{TensorView, WeightDir};
-pub use weight_writer::{MAX_SHARD_BYTES, TensorSpec, WeightWriter, tensor_hash};
+pub use weight_writer::{MAX_SHARD_BYTES, TensorSpec, WeightWriter, checksum, tensor_hash};

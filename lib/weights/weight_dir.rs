@@ -136,6 +136,16 @@ impl WeightDir {
         Ok(self.entry(name)?.1)
     }
 
+    /// The file that holds a tensor and its place in it, for readers that do not map.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn place(&self, name: &str) -> Result<(&Path, &TensorInfo)> {
+        let missing = || Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() };
+        let (shard, info) = self.tensors.get(name).ok_or_else(missing)?;
+        Ok((&self.shards[*shard].path, info))
+    }
+
     /// A tensor.
     ///
     /// # Errors

@@ -31,9 +31,14 @@ impl TensorSpec {
     }
 }
 
-/// The hash of a tensor in publications and manifests: XXH3 (64 bits) of its bytes, 16 hexadecimal digits.
+/// XXH3 (64 bits) of some bytes.
+pub fn checksum(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
+}
+
+/// The checksum of a tensor as people see it: 16 hexadecimal digits.
 pub fn tensor_hash(bytes: &[u8]) -> String {
-    format!("{:016x}", xxh3_64(bytes))
+    format!("{:016x}", checksum(bytes))
 }
 
 /// A weight directory in the making; dropped without `finish`, it leaves nothing behind.
@@ -71,7 +76,13 @@ impl WeightWriter {
         }
         let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let temporary = target.with_file_name(format!(".tmp.{name}.{}", std::process::id()));
-        fs::create_dir_all(&temporary).map_err(Error::write(&target))?;
+        match fs::remove_dir_all(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::write(&target)(error));
+            }
+            // What a killed process of the same number left is no part of this directory.
+            _ => fs::create_dir_all(&temporary).map_err(Error::write(&target))?,
+        }
         let shard_starts = shard_starts(&tensors, max_shard_bytes);
         Ok(Self {
             target,

@@ -1,0 +1,54 @@
+//! Writes the weights of a version to disk and takes their checksums on the way.
+
+use std::path::Path;
+
+use slime_record::TensorChecksum;
+use slime_weights::{MAX_SHARD_BYTES, TensorSpec, WeightWriter};
+
+use crate::digest::tensor_checksum;
+use crate::{Digest, Result};
+
+/// A version in the making; nothing is visible before `finish`.
+#[derive(Debug)]
+pub struct DiskWriter {
+    writer: WeightWriter,
+    checksums: Vec<TensorChecksum>,
+}
+
+impl DiskWriter {
+    /// Begins the weight directory `dir` that will hold `tensors`, written in this order.
+    ///
+    /// # Errors
+    /// The directory holds something already or cannot be made.
+    pub fn create(dir: impl AsRef<Path>, tensors: Vec<TensorSpec>) -> Result<Self> {
+        let checksums = Vec::with_capacity(tensors.len());
+        Ok(Self { writer: WeightWriter::create(dir, tensors, MAX_SHARD_BYTES)?, checksums })
+    }
+
+    /// Writes the next tensor; its little-endian, row-major elements.
+    ///
+    /// # Errors
+    /// It is not the next one, has another size than announced, or the disk refuses.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.writer.write(name, bytes)?;
+        self.checksums.push(tensor_checksum(name, bytes));
+        Ok(())
+    }
+
+    /// Adds a file beside the weights, such as `config.json`.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn add_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        Ok(self.writer.add_file(name, bytes)?)
+    }
+
+    /// Syncs everything, gives the directory its name, and returns what identifies the weights.
+    ///
+    /// # Errors
+    /// A tensor was not written, or the disk refuses.
+    pub fn finish(self) -> Result<Digest> {
+        self.writer.finish()?;
+        Ok(Digest::new(self.checksums))
+    }
+}
