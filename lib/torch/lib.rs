@@ -7,9 +7,11 @@ pub mod cuda;
 mod custom_function;
 mod error;
 mod ffi;
+mod floats;
 mod multi_tensor;
 
 pub use backward::{backward_with, no_grad};
 pub use custom_function::{CustomFunction, Forward, custom_function};
 pub use error::{Error, Result};
+pub use floats::{bytes_of, floats_mut};
 pub use multi_tensor::{AdamW, ParamState, adamw_step, clip_coefficient, global_norm};

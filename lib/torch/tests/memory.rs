@@ -1,4 +1,4 @@
-//! A thousand training steps through custom functions and AdamW need no more memory than a hundred.
+//! A thousand training steps through custom functions and `AdamW` need no more memory than a hundred.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use slime_torch::{AdamW, CustomFunction, Forward, ParamState, adamw_step, custom_function, global_norm};

@@ -1,0 +1,44 @@
+//! Estimators of KL(policy || reference) from one sampled token (Schulman, "Approximating KL divergence").
+
+use slime_config::KlLossType;
+use tch::Tensor;
+
+use crate::Result;
+
+/// The estimate `[r]` of each token, with d = `log_probs - ref_log_probs`:
+/// k1 is d, k2 is d^2 / 2, k3 is exp(-d) - 1 + d. Gradients flow through `log_probs`.
+///
+/// # Errors
+/// The shapes differ.
+pub fn approx_kl(log_probs_r: &Tensor, ref_log_probs_r: &Tensor, estimator: KlLossType) -> Result<Tensor> {
+    let d_r = log_probs_r.f_sub(ref_log_probs_r)?;
+    Ok(match estimator {
+        KlLossType::K1 => d_r,
+        KlLossType::K2 => d_r.f_square()?.f_mul_scalar(0.5)?,
+        KlLossType::K3 => d_r.f_neg()?.f_expm1()?.f_add(&d_r)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden::{cases, close, floats};
+
+    #[test]
+    fn golden_vectors_of_the_estimators() {
+        let mut checked = 0;
+        for case in cases("approx_kl") {
+            let estimator = match case["params"]["kl_loss_type"].as_str().unwrap() {
+                "k1" => KlLossType::K1,
+                "k2" => KlLossType::K2,
+                "k3" => KlLossType::K3,
+                _ => continue,
+            };
+            let tensor = |name: &str| Tensor::from_slice(&floats(&case["input"][name]));
+            let kl = approx_kl(&tensor("log_probs"), &tensor("base_log_probs"), estimator).unwrap();
+            close(&Vec::<f32>::try_from(kl).unwrap(), &floats(&case["output"]));
+            checked += 1;
+        }
+        assert_eq!(checked, 6);
+    }
+}
