@@ -1,0 +1,187 @@
+//! Chat templates: Jinja with the settings, functions and filters Hugging Face gives them.
+
+use crate::{Error, Result, clock, python_json};
+use minijinja::value::{Kwargs, Value as Jinja};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
+use serde_json::{Map, Value};
+
+const NAME: &str = "chat_template";
+
+/// A parsed chat template.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+}
+
+impl ChatTemplate {
+    /// Parses a template.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`] with the line Jinja stumbled over.
+    pub fn new(source: &str) -> Result<Self> {
+        Self::with_clock(source, clock::now)
+    }
+
+    /// A template whose `strftime_now` asks the given clock (seconds since 1970, UTC).
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::new`].
+    pub fn with_clock(source: &str, now: fn() -> u64) -> Result<Self> {
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", to_json);
+        environment.add_function("raise_exception", |message: String| -> Result<Jinja, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", move |format: String| {
+            clock::strftime(now(), &format)
+                .map_err(|reason| minijinja::Error::new(ErrorKind::InvalidOperation, reason))
+        });
+        environment.add_template_owned(NAME, without_generation_tags(source)).map_err(|e| refused(&e))?;
+        Ok(Self { environment })
+    }
+
+    /// Renders messages; `variables` hold special tokens and whatever else the template asks for.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`] with what the template said.
+    pub fn render(
+        &self,
+        messages: &[Value],
+        tools: Option<&Value>,
+        add_generation_prompt: bool,
+        variables: &Map<String, Value>,
+    ) -> Result<String> {
+        let mut context = variables.clone();
+        context.insert("messages".to_owned(), Value::Array(messages.to_vec()));
+        context.insert("add_generation_prompt".to_owned(), add_generation_prompt.into());
+        context.insert("tools".to_owned(), tools.cloned().unwrap_or(Value::Null));
+        // Retrieval templates test for it; Hugging Face always defines it.
+        context.entry("documents").or_insert(Value::Null);
+        let template = self.environment.get_template(NAME).map_err(|error| refused(&error))?;
+        template.render(Jinja::from_serialize(&context)).map_err(|error| refused(&error))
+    }
+}
+
+/// Hugging Face's tag around what the assistant says only marks; Jinja knows no such tag.
+fn without_generation_tags(source: &str) -> String {
+    let mut text = source.to_owned();
+    for (tag, instead) in [("endgeneration", "endif"), ("generation", "if true")] {
+        for open in ["{%", "{%-", "{%+"] {
+            for space in ["", " "] {
+                for close in ["%}", "-%}"] {
+                    let from = format!("{open}{space}{tag}{space}{close}");
+                    text = text.replace(&from, &format!("{open} {instead} {close}"));
+                }
+            }
+        }
+    }
+    text
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn to_json(value: Jinja, options: Kwargs) -> Result<Jinja, minijinja::Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    // Text is never escaped to ASCII here, and keys keep their order: Hugging Face's defaults.
+    let _: Option<bool> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    let text = python_json::dumps(&value, indent)
+        .map_err(|error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+    Ok(Jinja::from_safe_string(text))
+}
+
+fn refused(error: &minijinja::Error) -> Error {
+    let reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let line = error.line().map_or(String::new(), |line| format!(" (line {line})"));
+    Error::ChatTemplate { reason: reason + &line }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The template of SmolLM2-Instruct.
+    const CHATML: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+    fn render(template: &str, messages: &[Value], generate: bool) -> Result<String> {
+        ChatTemplate::with_clock(template, || 951_826_154)?.render(messages, None, generate, &Map::new())
+    }
+
+    #[test]
+    fn chatml_is_rendered_as_transformers_renders_it() {
+        let user = json!({"role": "user", "content": "Compute 2 + 3. <é>"});
+        assert_eq!(
+            render(CHATML, std::slice::from_ref(&user), true).unwrap(),
+            "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
+             <|im_start|>user\nCompute 2 + 3. <é><|im_end|>\n<|im_start|>assistant\n"
+        );
+        let system = json!({"role": "system", "content": "Be brief."});
+        let answer = json!({"role": "assistant", "content": "5"});
+        assert_eq!(
+            render(CHATML, &[system, user, answer], false).unwrap(),
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nCompute 2 + 3. <é><|im_end|>\n\
+             <|im_start|>assistant\n5<|im_end|>\n"
+        );
+    }
+
+    #[test]
+    fn raise_exception_is_an_error_with_its_message() {
+        let error = render("{{ raise_exception('roles must alternate') }}", &[], false).unwrap_err();
+        assert_eq!(error.to_string(), "chat template: roles must alternate (line 1)");
+        assert_eq!(error.exit_code(), 65);
+    }
+
+    #[test]
+    fn strftime_now_asks_the_clock() {
+        assert_eq!(render("{{ strftime_now('%d %b %Y') }}", &[], false).unwrap(), "29 Feb 2000");
+    }
+
+    #[test]
+    fn tojson_keeps_order_and_python_spelling() {
+        let template = ChatTemplate::new("{% for t in tools %}{{ t | tojson }}{% endfor %}").unwrap();
+        let tools = json!([{"type": "function", "function": {"name": "f", "args": ["<a>", 1.5]}}]);
+        assert_eq!(
+            template.render(&[], Some(&tools), false, &Map::new()).unwrap(),
+            r#"{"type": "function", "function": {"name": "f", "args": ["<a>", 1.5]}}"#
+        );
+        let indented = ChatTemplate::new("{{ tools | tojson(indent=2) }}").unwrap();
+        let tools = json!([1]);
+        assert_eq!(indented.render(&[], Some(&tools), false, &Map::new()).unwrap(), "[\n  1\n]");
+    }
+
+    #[test]
+    fn blocks_are_trimmed_and_python_methods_work() {
+        let template = "{% for m in messages %}\n    {% if m.content.startswith('a') %}\n{{ m.content.strip().split('|')[-1] }}\n    {% endif %}\n{% endfor %}\n";
+        let message = json!({"role": "user", "content": "a|b "});
+        assert_eq!(render(template, &[message], false).unwrap(), "b\n");
+    }
+
+    #[test]
+    fn generation_tags_and_loop_controls_and_namespaces_are_understood() {
+        let template = "{% set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% if m.role == 'x' %}{% continue %}{% endif %}{%- generation %}{{ m.content }}{% endgeneration -%}{% set ns.n = ns.n + 1 %}{% endfor %}={{ ns.n }}";
+        let messages = [
+            json!({"role": "a", "content": "1"}),
+            json!({"role": "x", "content": "2"}),
+            json!({"role": "a", "content": "3"}),
+        ];
+        assert_eq!(render(template, &messages, false).unwrap(), "31=2");
+    }
+
+    #[test]
+    fn variables_reach_the_template() {
+        let template = ChatTemplate::new("{{ bos_token }}{{ enable_thinking }}{{ missing }}").unwrap();
+        let variables = json!({"bos_token": "<s>", "enable_thinking": false});
+        let text = template.render(&[], None, false, variables.as_object().unwrap()).unwrap();
+        assert_eq!(text, "<s>False");
+    }
+
+    #[test]
+    fn a_template_that_does_not_parse_names_its_line() {
+        let error = ChatTemplate::new("a\n{% if %}").unwrap_err().to_string();
+        assert!(error.ends_with("(line 2)"), "{error}");
+    }
+}
