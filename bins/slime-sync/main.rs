@@ -1,0 +1,28 @@
+//! slime-sync: looks after the way of the weights: verifies published versions and pushes them elsewhere.
+
+mod args;
+mod read_publications;
+mod verify;
+mod write_copy;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use slime_cli::Failure;
+
+fn main() -> ExitCode {
+    slime_cli::run("slime-sync", || {
+        let args: Args = slime_cli::parse()?;
+        slime_cli::start_logging(args.verbosity);
+        match args.command {
+            Command::Verify(c) => verify::verify(&c.path, c.version),
+            Command::Push(c) => write_copy::push(&c.run, &c.dst, c.version),
+        }
+    })
+}
+
+/// An error of the transport as the failure of the tool.
+#[expect(clippy::needless_pass_by_value, reason = "map_err hands the error over")]
+fn failure(error: slime_transport::Error) -> Failure {
+    Failure::from_error(error.exit_code(), &error)
+}
