@@ -1,0 +1,79 @@
+//! Which part of a response is the answer.
+
+/// The part after the last `</think>`; nothing when a `<think>` is never closed, since an unfinished thought is
+/// no answer; the whole response when there is no thought.
+pub fn answer_text(response: &str) -> &str {
+    match (response.rfind("</think>"), response.rfind("<think>")) {
+        (Some(close), open) if open.is_none_or(|open| open < close) => &response[close + "</think>".len()..],
+        (_, Some(_)) => "",
+        (_, None) => response,
+    }
+}
+
+/// The content of the last closed `\boxed{...}` (or `\fbox{...}`), braces balanced.
+pub(crate) fn last_boxed(text: &str) -> Option<&str> {
+    let mut open: Vec<(usize, bool)> = Vec::new();
+    let mut last: Option<(usize, usize)> = None;
+    let mut escaped = false;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'{' => {
+                let before = &text[..at];
+                open.push((at + 1, before.ends_with("\\boxed") || before.ends_with("\\fbox")));
+            }
+            b'}' => {
+                if let Some((start, true)) = open.pop()
+                    && last.is_none_or(|(last_start, _)| start > last_start)
+                {
+                    last = Some((start, at));
+                }
+            }
+            _ => {}
+        }
+    }
+    last.map(|(start, end)| &text[start..end])
+}
+
+/// Where the brace that was open before `content` closes.
+pub(crate) fn closing_brace(content: &[u8]) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut escaped = false;
+    for (at, byte) in content.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'{' => depth += 1,
+            b'}' if depth == 0 => return Some(at),
+            b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_follows_the_closed_thought() {
+        assert_eq!(answer_text("<think>1 + 1</think>2"), "2");
+        assert_eq!(answer_text("1 + 1</think> 2"), " 2");
+        assert_eq!(answer_text("<think>it may be 7"), "");
+        assert_eq!(answer_text("<think>a</think>b<think>c"), "");
+        assert_eq!(answer_text("plain"), "plain");
+    }
+
+    #[test]
+    fn last_closed_box_is_taken_with_its_inner_braces() {
+        assert_eq!(last_boxed(r"\boxed{1} then \boxed{\frac{1}{2}}."), Some(r"\frac{1}{2}"));
+        assert_eq!(last_boxed(r"\boxed{4} and \boxed{5"), Some("4"));
+        assert_eq!(last_boxed(r"\boxed{\}} x"), Some(r"\}"));
+        assert_eq!(last_boxed("no box"), None);
+        assert_eq!(last_boxed(r"\boxed{"), None);
+        assert_eq!(last_boxed(r"\boxed{\text{a} \boxed{7}}"), Some("7"));
+        assert_eq!(last_boxed(&r"\boxed{".repeat(150_000)), None);
+    }
+}

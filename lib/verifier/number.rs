@@ -1,0 +1,72 @@
+//! The `number` reward: the number of the last box, or the last number of the answer, equals the label's.
+
+use crate::answer::{answer_text, last_boxed};
+use crate::error::{Error, Result};
+use crate::{Rational, Row, Verdict, Verifier};
+
+/// The `number` reward.
+#[derive(Debug)]
+pub(crate) struct Number;
+
+impl Verifier for Number {
+    fn score(&mut self, rows: &[Row<'_>]) -> Result<Vec<Verdict>> {
+        rows.iter().enumerate().map(|(row, sample)| verdict(row, sample)).collect()
+    }
+}
+
+fn verdict(row: usize, sample: &Row<'_>) -> Result<Verdict> {
+    let label = sample.label.ok_or(Error::MissingLabel { row, name: "number" })?;
+    let expected = label_number(label)
+        .ok_or_else(|| Error::LabelWithoutNumber { row, label: label.chars().take(80).collect() })?;
+    let answer = answer_text(sample.response);
+    let boxed = last_boxed(answer);
+    let rule = if boxed.is_some() { "number in the last box" } else { "last number" };
+    Ok(match Rational::last_in(boxed.unwrap_or(answer)) {
+        None => Verdict::of(false, format!("no {rule}")),
+        Some(found) if found == expected => Verdict::of(true, format!("the {rule} equals the label")),
+        Some(found) => Verdict::of(false, format!("the {rule} is {found}, the label is {expected}")),
+    })
+}
+
+/// The number of a label: after the last `####` (GSM8K), else in the last box, else the last number.
+fn label_number(label: &str) -> Option<Rational> {
+    let text = label.rsplit_once("####").map_or(label, |(_, answer)| answer);
+    Rational::last_in(last_boxed(text).unwrap_or(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reward(response: &str, label: &str) -> f64 {
+        let row = Row { response, label: Some(label), metadata: None };
+        Number.score(&[row]).unwrap()[0].reward
+    }
+
+    #[test]
+    fn box_goes_before_last_number() {
+        assert!(reward(r"\boxed{4}, checked 3 times", "4") > 0.5);
+        assert!(reward("it is 4", "4") > 0.5);
+        assert!(reward("it is 4, no 5", "4") < 0.5);
+        assert!(reward(r"\boxed{four} 4", "4") < 0.5);
+    }
+
+    #[test]
+    fn gold_answers_of_gsm8k_are_read() {
+        assert!(reward("so 1,080", "He makes 90*12=<<90*12=1080>>1080\n#### 1,080") > 0.5);
+    }
+
+    #[test]
+    fn unfinished_thought_is_wrong() {
+        assert!(reward("<think>maybe 4", "4") < 0.5);
+        assert!(reward("<think>maybe 3</think>4", "4") > 0.5);
+    }
+
+    #[test]
+    fn unusable_labels_are_errors() {
+        let row = Row { response: "4", label: None, metadata: None };
+        assert!(matches!(Number.score(&[row]), Err(Error::MissingLabel { row: 0, .. })));
+        let row = Row { response: "4", label: Some("four"), metadata: None };
+        assert!(matches!(Number.score(&[row]), Err(Error::LabelWithoutNumber { .. })));
+    }
+}
