@@ -1,0 +1,83 @@
+//! The command line of `slime-reward`.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use slime_cli::{Failure, Verbosity, exit};
+use slime_verifier::{RewardSet, split_types};
+
+/// What the user asked for.
+#[derive(Debug, Parser)]
+#[command(
+    name = "slime-reward",
+    version,
+    about = "Scores samples: rows in, the same rows with `reward` and `rewards` out, order kept",
+    after_help = AFTER_HELP
+)]
+pub struct Args {
+    /// Reward types with weights, summed: NAME[:WEIGHT][,NAME...]; may be repeated
+    #[arg(long = "type", value_name = "TYPES")]
+    pub types: Vec<String>,
+    /// Rows as JSON lines or Arrow; - is stdin
+    #[arg(long, value_name = "FILE|-", default_value = "-")]
+    pub input: String,
+    /// Where the rows go, in the format of the input; - is stdout
+    #[arg(long, value_name = "FILE|-", default_value = "-")]
+    pub output: String,
+    /// Say for every row on stderr which answer was found and which rule judged it
+    #[arg(long)]
+    pub explain: bool,
+    /// A run's configuration; its [reward] types are used when --type is not given
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Set a key of the configuration: section.key=value
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    /// Print the resolved configuration and exit
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub verbosity: Verbosity,
+}
+
+const AFTER_HELP: &str = "\
+Reads:   rows with `response`, and `label` and `metadata` where the type needs them
+Writes:  the same rows plus `reward` (the weighted sum) and `rewards` (one value for each type)
+
+Types:
+  exact                     the answer is the label, apart from surrounding blanks
+  number                    the number of the last \\boxed{}, else the last number, equals the label's number
+  format:think_answer       <think>...</think><answer>...</answer> and nothing else (also plain `format`)
+  format:json               one JSON value, bare or in a code fence
+  format:xml                one well-formed XML element, bare or in a code fence
+  format:regex=PATTERN      the pattern matches somewhere; takes the rest of the argument
+  command:PROGRAM [ARG...]  a program of yours, JSON lines in and out; takes the rest of the argument
+
+Example:
+  slime-reward --type number,format:json:0.2 --input samples.jsonl --output scored.jsonl
+
+Exit codes: 0 ok, 64 usage, 65 bad row or label, 66 no input, 69 reward program failed, 73 cannot create output,
+74 I/O, 77 permission, 78 configuration";
+
+impl Args {
+    /// The configuration with `--set` on top and `--type` in force.
+    pub fn configuration(&self) -> Result<slime_config::RunConfig, Failure> {
+        let mut config = slime_config::load(self.config.as_deref(), &self.sets)
+            .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
+        if !self.types.is_empty() {
+            config.reward.types = self.types.iter().flat_map(|argument| split_types(argument)).collect();
+        } else if self.config.is_none() && self.sets.is_empty() {
+            return Err(Failure::usage("no reward type").with_hint("name one: --type number"));
+        }
+        Ok(config)
+    }
+
+    /// The reward types of a configuration.
+    pub fn reward_set(&self, config: &slime_config::RunConfig) -> Result<RewardSet, Failure> {
+        RewardSet::parse(&config.reward.types).map_err(|error| {
+            // A type in a file is a configuration error, on the command line a usage error.
+            let code = if self.types.is_empty() { exit::CONFIG } else { error.exit_code() };
+            Failure::from_error(code, &error)
+        })
+    }
+}

@@ -1,0 +1,12 @@
+//! `slime-reward`: samples in, the same samples with their rewards out.
+
+mod args;
+mod read_samples;
+mod score;
+mod write_rewards;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    slime_cli::run("slime-reward", score::main)
+}

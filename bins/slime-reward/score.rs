@@ -1,0 +1,69 @@
+//! Scores batch after batch.
+
+use slime_cli::{Failure, parse, start_logging};
+use slime_verifier::{RewardSet, Row, Scored};
+
+use crate::args::Args;
+use crate::read_samples::{Input, InputRow};
+use crate::write_rewards::Output;
+
+/// The body of the tool.
+pub fn main() -> Result<(), Failure> {
+    let args: Args = parse()?;
+    start_logging(args.verbosity);
+    let config = args.configuration()?;
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+    let mut rewards = args.reward_set(&config)?;
+    if args.dry_run {
+        let text = config.to_toml().map_err(|error| Failure::from_error(error.exit_code(), &error))?;
+        return Err(Failure::new(0, text));
+    }
+    let mut input = Input::open(&args.input)?;
+    let mut output = Output::create(&args.output, input.is_arrow())?;
+    let mut total = 0;
+    loop {
+        let batch = input.batch()?;
+        if batch.is_empty() {
+            break;
+        }
+        let scored = score(&mut rewards, &batch, &input)?;
+        if args.explain {
+            explain(&rewards, &batch, &scored, input.unit());
+        }
+        total += batch.len();
+        output.write(batch, &scored, rewards.names())?;
+    }
+    if total == 0 {
+        return Err(Failure::data(format!("{}: no rows", input.name())));
+    }
+    output.finish()
+}
+
+fn score(rewards: &mut RewardSet, batch: &[InputRow], input: &Input) -> Result<Vec<Scored>, Failure> {
+    let rows: Vec<Row<'_>> = batch
+        .iter()
+        .map(|row| Row {
+            response: &row.response,
+            label: row.label.as_deref(),
+            metadata: row.metadata.as_deref(),
+        })
+        .collect();
+    rewards.score(&rows).map_err(|error| {
+        let mut failure = Failure::from_error(error.exit_code(), &error);
+        if let Some(row) = error.row().and_then(|row| batch.get(row)) {
+            failure.message =
+                format!("{}: {} {}: {}", input.name(), input.unit(), row.number, failure.message);
+        }
+        failure
+    })
+}
+
+fn explain(rewards: &RewardSet, batch: &[InputRow], scored: &[Scored], unit: &str) {
+    for (row, sample) in batch.iter().zip(scored) {
+        for (name, part) in rewards.names().iter().zip(&sample.parts) {
+            eprintln!("{unit} {}: {name} = {}: {}", row.number, part.reward, part.reason);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The command line of `slime-stat`.
+
+use clap::Parser;
+use slime_cli::Verbosity;
+
+/// What the user asked for.
+#[derive(Debug, Parser)]
+#[command(
+    name = "slime-stat",
+    version,
+    about = "Shows what is going on in a run: a table of steps, evaluations, curves",
+    after_help = "\
+Reads:   RUN/metrics/*.jsonl, RUN/attempt-*/outcome, RUN/control/done; with - the metric lines from stdin
+Writes:  a table and curves on stdout; with --json {\"steps\":[...],\"eval\":[...],\"outcome\":\"...\"}
+
+Example:
+  slime-stat runs/quickstart
+
+Exit codes: 0 ok, 64 usage, 65 broken metrics, 66 no such run, 74 I/O, 77 permission"
+)]
+pub struct Args {
+    /// A run directory, or - for metric lines from stdin
+    #[arg(value_name = "RUN|-")]
+    pub run: String,
+    /// Only the evaluations
+    #[arg(long)]
+    pub eval: bool,
+    /// Everything as one JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub verbosity: Verbosity,
+}

@@ -1,0 +1,236 @@
+//! `slime-reward` from outside: rows in, rows with rewards out, and one clear error for each bad input.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+fn reward(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_slime-reward"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("slime-reward starts");
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    let input = input.to_owned();
+    // The tool may end before it read everything.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+    let output = child.wait_with_output().expect("slime-reward ends");
+    writer.join().expect("the writer ends");
+    output
+}
+
+fn rows(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| serde_json::from_str(line).expect("a row is JSON")).collect()
+}
+
+fn message(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn data(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data").join(name);
+    if !path.exists() {
+        eprintln!("skipped: {} is not here", path.display());
+    }
+    path.exists().then_some(path)
+}
+
+#[test]
+fn rows_keep_their_order_their_bytes_and_gain_rewards() {
+    let input = concat!(
+        "{\"id\": 1e2, \"response\": \"it is 4\", \"label\": \"4\"}\n",
+        "\n",
+        "{\"response\": \"5\", \"label\": 4, \"metadata\": {\"a\": 12345678901234567890123}}\n",
+    );
+    let output = reward(&["--type", "number,format:json:0.5"], input);
+    assert!(output.status.success(), "{}", message(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[0],
+        "{\"id\": 1e2, \"response\": \"it is 4\", \"label\": \"4\",\"reward\":1.0,\"rewards\":{\"number\":1.0,\"format:json\":0.0}}"
+    );
+    assert!(lines[1].contains("12345678901234567890123"), "{text}");
+    assert_eq!(rows(&output)[1]["reward"], json!(0.5));
+    assert_eq!(lines.len(), 2);
+}
+
+#[test]
+fn earlier_rewards_are_replaced() {
+    let output =
+        reward(&["--type", "number"], "{\"response\":\"4\",\"label\":\"4\",\"reward\":0.0,\"x\":[1]}\n");
+    assert_eq!(
+        rows(&output),
+        [json!({"response":"4","label":"4","reward":1.0,"x":[1],"rewards":{"number":1.0}})]
+    );
+}
+
+#[test]
+fn explanations_go_to_stderr() {
+    let output = reward(&["--type", "number", "--explain"], "{\"response\":\"I say 5\",\"label\":\"4\"}\n");
+    let text = message(&output);
+    assert!(text.contains("line 1: number = 0: the last number is 5, the label is 4"), "{text}");
+    assert_eq!(rows(&output).len(), 1);
+}
+
+#[test]
+fn bad_input_is_one_error_with_its_line() {
+    let good = "{\"response\":\"4\",\"label\":\"4\"}\n";
+    for (line, problem) in [
+        ("{\"response\": \"4\", \"label\"\n", "stdin: line 2: column"),
+        ("[1]\n", "stdin: line 2: expected an object"),
+        ("{\"text\":\"4\",\"label\":\"4\"}\n", "stdin: line 2: no response; the row has text, label"),
+        ("{\"response\":4,\"label\":\"4\"}\n", "stdin: line 2: response: expected a string, got a number"),
+        ("{\"response\":\"4\"}\n", "stdin: line 2: the number reward needs a label"),
+        ("{\"response\":\"4\",\"label\":\"four\"}\n", "stdin: line 2: the number reward finds no number"),
+    ] {
+        let output = reward(&["--type", "number"], &format!("{good}{line}"));
+        assert_eq!(output.status.code(), Some(65), "{line}");
+        let text = message(&output);
+        assert!(text.starts_with(&format!("slime-reward: error: {problem}")), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    let output = reward(&["--type", "number"], "");
+    assert_eq!((output.status.code(), message(&output).contains("empty")), (Some(65), true));
+}
+
+#[test]
+fn wrong_calls_have_their_codes_and_hints() {
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&[], 64, "hint: name one: --type number"),
+        (&["--type", "nubmer"], 64, "hint: did you mean number?"),
+        (&["--typ", "number"], 64, "unexpected argument"),
+        (&["--type", "number", "--input", "/no/such/file"], 66, "cannot open /no/such/file"),
+        (&["--type", "command:/no/such/program"], 69, "cannot start the reward program"),
+        (&["--set", "reward.typs=[]"], 78, "hint: did you mean reward.types?"),
+    ];
+    for (arguments, code, problem) in cases {
+        let output = reward(arguments, "{\"response\":\"4\",\"label\":\"4\"}\n");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", message(&output));
+        assert!(message(&output).contains(problem), "{arguments:?}: {}", message(&output));
+    }
+}
+
+#[test]
+fn output_file_appears_only_when_complete() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let path = folder.path().join("scored.jsonl");
+    let name = path.to_str().expect("the path is text");
+    let broken = reward(&["--type", "number", "--output", name], "{\"response\":\"4\",\"label\":\"4\"}\n{\n");
+    assert_eq!(broken.status.code(), Some(65));
+    assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
+    let whole = reward(&["--type", "number", "--output", name], "{\"response\":\"4\",\"label\":\"4\"}\n");
+    assert!(whole.status.success() && whole.stdout.is_empty());
+    assert!(fs::read_to_string(&path).expect("readable").ends_with("\"rewards\":{\"number\":1.0}}\n"));
+    assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1);
+    let refused = reward(
+        &["--type", "number", "--output", "/no/such/folder/x"],
+        "{\"response\":\"4\",\"label\":\"4\"}\n",
+    );
+    assert_eq!(refused.status.code(), Some(73));
+}
+
+#[test]
+fn own_programs_score_and_their_failures_name_the_line() {
+    let program = r#"command:sh -c 'while read -r line; do echo "{\"reward\": ${#line}, \"reason\": \"its length\"}"; done'"#;
+    let input = "{\"response\":\"a\"}\n{\"response\":\"abc\"}\n";
+    let output = reward(&["--type", program], input);
+    assert!(output.status.success(), "{}", message(&output));
+    let rewards: Vec<f64> = rows(&output).iter().filter_map(|row| row["reward"].as_f64()).collect();
+    assert!((rewards[1] - rewards[0] - 2.0).abs() < 1e-9, "{rewards:?}");
+    let output = reward(&["--type", "command:head -n 0"], input);
+    assert_eq!(output.status.code(), Some(69));
+    assert!(message(&output).contains("stdin: line 1: reward program head"), "{}", message(&output));
+}
+
+#[test]
+fn closed_reader_is_a_quiet_end() {
+    let row = "{\"response\":\"4\",\"label\":\"4\"}\n";
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let path = folder.path().join("in.jsonl");
+    fs::write(&path, row.repeat(100_000)).expect("writable");
+    let line = format!(
+        "'{}' --type number --input '{}' | head -n 1",
+        env!("CARGO_BIN_EXE_slime-reward"),
+        path.display()
+    );
+    let output = Command::new("bash").args(["-o", "pipefail", "-c", &line]).output().expect("bash starts");
+    assert!(output.status.success(), "{}", message(&output));
+    assert!(output.stderr.is_empty(), "{}", message(&output));
+}
+
+#[test]
+fn arrow_rows_leave_as_arrow_with_their_reward() {
+    let sample = slime_record::Sample {
+        response: "it is 4".to_owned(),
+        label: Some("4".to_owned()),
+        ..slime_record::Sample::default()
+    };
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let (input, output) = (folder.path().join("in.arrow"), folder.path().join("out.arrow"));
+    let segment =
+        slime_record::encode_segment(&[sample], &slime_record::Provenance::default()).expect("encodes");
+    fs::write(&input, segment).expect("writable");
+    let arguments = [
+        "--type",
+        "number",
+        "--input",
+        input.to_str().expect("text"),
+        "--output",
+        output.to_str().expect("text"),
+    ];
+    let status = reward(&arguments, "");
+    assert!(status.status.success(), "{}", message(&status));
+    let bytes = std::io::Cursor::new(fs::read(&output).expect("readable"));
+    let rows: Vec<slime_record::Row> =
+        slime_record::RowReader::new(bytes).expect("reads").collect::<Result<_, _>>().expect("reads");
+    assert_eq!(rows[0].reward, Some(1.0));
+    assert_eq!(rows[0].sample.response, "it is 4");
+}
+
+#[test]
+fn gold_answers_of_gsm8k_earn_the_whole_reward() {
+    let Some(path) = data("gsm8k_test.jsonl") else { return };
+    let text = fs::read_to_string(path).expect("readable");
+    let input: String = text
+        .lines()
+        .map(|line| {
+            let row: Value = serde_json::from_str(line).expect("JSON");
+            format!("{}\n", json!({"response": row["answer"], "label": row["answer"]}))
+        })
+        .collect();
+    let output = reward(&["--type", "number"], &input);
+    assert!(output.status.success(), "{}", message(&output));
+    assert_eq!(rows(&output).len(), 1319);
+    assert!(rows(&output).iter().all(|row| row["reward"] == json!(1.0)));
+}
+
+#[test]
+fn verdicts_on_model_solutions_agree_with_the_published_ones() {
+    let Some(path) = data("gsm8k_model_solutions.jsonl") else { return };
+    let text = fs::read_to_string(path).expect("readable");
+    let (mut input, mut verdicts) = (String::new(), Vec::new());
+    for line in text.lines() {
+        let row: Value = serde_json::from_str(line).expect("JSON");
+        for model in ["6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"] {
+            verdicts.push(row[model]["is_correct"] == json!(true));
+            input +=
+                &format!("{}\n", json!({"response": row[model]["solution"], "label": row["ground_truth"]}));
+        }
+    }
+    let output = reward(&["--type", "number"], &input);
+    assert!(output.status.success(), "{}", message(&output));
+    let wrong = rows(&output)
+        .iter()
+        .zip(&verdicts)
+        .filter(|(row, verdict)| (row["reward"] == json!(1.0)) != **verdict)
+        .inspect(|(row, _)| eprintln!("{row}"))
+        .count();
+    assert_eq!(wrong, 0, "{wrong} of {} verdicts differ", verdicts.len());
+}
