@@ -172,3 +172,19 @@ fn target_that_exists_is_refused_and_kept() {
     assert_eq!(output.status.code(), Some(73));
     assert_eq!(fs::read_dir(root.path()).expect("readable").count(), 1);
 }
+
+#[test]
+fn imported_tokenizer_gives_the_ids_of_the_tokenizers_package() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let out = root.path().join("tiny");
+    convert_ok(&[Path::new("import"), &fixture("gguf/tiny.gguf"), &out]);
+    let tokenizer = slime_tokenizer::Tokenizer::from_dir(&out).expect("the tokenizer opens");
+    let rows = json(&fixture("gguf/encodings.json"));
+    for row in rows.as_array().expect("a list") {
+        let text = row["text"].as_str().expect("text");
+        let ids = tokenizer.encode(text).expect("encodes");
+        assert_eq!(serde_json::json!(ids), row["ids"], "{text}");
+        assert_eq!(tokenizer.decode(&ids, false).expect("decodes"), text);
+    }
+    assert_eq!(tokenizer.eos_ids(), [2]);
+}
