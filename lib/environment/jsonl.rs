@@ -190,7 +190,8 @@ mod tests {
     }
 
     fn numbered(rows: usize) -> tempfile::NamedTempFile {
-        file(&(0..rows).map(|i| format!("{{\"prompt\":\"p{i}\",\"label\":{i}}}\n")).collect::<String>())
+        let lines: Vec<_> = (0..rows).map(|i| format!("{{\"prompt\":\"p{i}\",\"label\":{i}}}\n")).collect();
+        file(&lines.concat())
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod manifest;
 mod prompt;
 mod provenance;
 mod publication;
+#[cfg(test)]
+mod pyarrow_tests;
 mod raw_json;
 mod row;
 mod sample;

@@ -36,22 +36,23 @@ pub(crate) fn strftime(seconds: u64, format: &str) -> Result<String, String> {
             text.push(letter);
             continue;
         }
-        match letters.next() {
-            Some('Y') => text += &year.to_string(),
-            Some('y') => text += &format!("{:02}", year % 100),
-            Some('m') => text += &format!("{month:02}"),
-            Some('d') => text += &format!("{day:02}"),
-            Some('B') => text += month_name,
-            Some('b') => text += &month_name[..3],
-            Some('A') => text += day_name,
-            Some('a') => text += &day_name[..3],
-            Some('H') => text += &format!("{:02}", second / 3600),
-            Some('M') => text += &format!("{:02}", second / 60 % 60),
-            Some('S') => text += &format!("{:02}", second % 60),
-            Some('F') => text += &format!("{year}-{month:02}-{day:02}"),
-            Some('%') => text.push('%'),
+        let piece = match letters.next() {
+            Some('Y') => year.to_string(),
+            Some('y') => format!("{:02}", year % 100),
+            Some('m') => format!("{month:02}"),
+            Some('d') => format!("{day:02}"),
+            Some('B') => month_name.to_owned(),
+            Some('b') => month_name[..3].to_owned(),
+            Some('A') => day_name.to_owned(),
+            Some('a') => day_name[..3].to_owned(),
+            Some('H') => format!("{:02}", second / 3600),
+            Some('M') => format!("{:02}", second / 60 % 60),
+            Some('S') => format!("{:02}", second % 60),
+            Some('F') => format!("{year}-{month:02}-{day:02}"),
+            Some('%') => "%".to_owned(),
             other => return Err(format!("strftime_now: unknown directive %{}", other.unwrap_or(' '))),
-        }
+        };
+        text.push_str(&piece);
     }
     Ok(text)
 }

@@ -14,7 +14,7 @@ pub(crate) struct Special {
     /// Special tokens as text.
     pub tokens: Map<String, Value>,
     pub chat_template: Option<ChatTemplate>,
-    /// Ids from generation_config.json, or else config.json.
+    /// Ids from `generation_config.json`, or else `config.json`.
     pub eos_ids: Vec<u32>,
 }
 
