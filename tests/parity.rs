@@ -229,6 +229,41 @@ fn paged_steps_give_the_hidden_states_of_the_whole_sequence() {
 }
 
 #[test]
+fn bf16_stays_near_f32_packed_and_paged() {
+    for name in FAMILIES {
+        let (wide, model) = (load(name, Kind::Float), load(name, Kind::BFloat16));
+        let tokens = ids(24, 1);
+        let segments = [Segment::alone(0, 10), Segment::after((0, 10), 10, 14)];
+        let run = |model: &Model| {
+            let mut context = Context::packed(&segments, model.params().kind(), Device::Cpu).unwrap();
+            model.forward(&mut context, &tokens).unwrap()
+        };
+        let (want, got) = (run(&wide), run(&model));
+        assert_eq!(got.kind(), Kind::BFloat16);
+        let bound = 0.05 * want.abs().max().double_value(&[]);
+        assert!(max_diff(&got, &want) < bound, "{name}: packed");
+
+        let mut kv = KvCache::new(model.config(), 3, 8, Kind::BFloat16, Device::Cpu).unwrap();
+        let table = [vec![1, 0, 2]];
+        for (start, len) in [(0u32, 12u32), (12, 11), (23, 1)] {
+            let (q_lens, context_lens) = ([len], [start + len]);
+            let mut context = Context::paged(&mut kv, &table, &q_lens, &context_lens).unwrap();
+            let new = tokens.narrow(0, i64::from(start), i64::from(len));
+            let paged = model.forward(&mut context, &new).unwrap();
+            let diff = max_diff(&paged, &want.narrow(0, i64::from(start), i64::from(len)));
+            assert!(diff < bound, "{name}: paged at {start} differs by {diff}, bound {bound}");
+        }
+
+        model.params().set_requires_grad(true);
+        loss(&model, &run(&model), &[8, 9, 10], &ids(3, 2)).backward();
+        assert!(
+            grads(&model).iter().all(|(_, grad)| bool::try_from(grad.isfinite().all()).unwrap()),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn copied_block_continues_like_the_original() {
     let model = load("llama", Kind::Float);
     let mut kv = KvCache::new(model.config(), 4, 8, Kind::Float, Device::Cpu).unwrap();

@@ -58,85 +58,74 @@ fn dense(q_qhk: &Tensor, k_kgk: &Tensor, v_kgk: &Tensor, mask: Option<&Tensor>) 
     Ok(out.f_permute([2, 0, 1, 3])?.f_reshape([num_q, heads * dim])?)
 }
 
-/// Keeps the new keys and values, then attends: prefills densely, decoding sequences over their blocks.
+/// Keeps the new keys and values, then attends: long chunks densely, the others over their blocks.
 fn serve(paged: &mut Paged<'_>, at: usize, q_thk: &Tensor, k_tgk: &Tensor, v_tgk: &Tensor) -> Result<Tensor> {
     let shape = paged.kv.shape();
     let (block_tables, q_lens, context_lens) = (paged.block_tables, &paged.q_lens, &paged.context_lens);
     let batch = paged_attention::Batch { block_tables, q_lens, context_lens, shape };
-    let kind = q_thk.kind();
     let (t, heads, dim) = q_thk.size3()?;
+    let new = (q_thk, k_tgk, v_tgk);
     match paged.kv.layer_mut(at)? {
         LayerKv::Host { k, v } => {
             batch.keep(k, &host_f32(k_tgk)?);
             batch.keep(v, &host_f32(v_tgk)?);
-            if q_lens.iter().all(|len| *len < PREFILL_LEN) {
-                let out = paged_attention::serve(&batch, &host_f32(q_thk)?, k, v, heads as usize);
-                return Ok(Tensor::f_from_slice(&out)?.f_view((t, heads * dim))?.f_to_kind(kind)?);
+            let mut out =
+                paged_attention::serve(&batch, PREFILL_LEN, &host_f32(q_thk)?, k, v, heads as usize);
+            let gather = |blocks: &[f32], seq: usize, len: usize| -> Result<Tensor> {
+                let rows = Tensor::f_from_slice(&batch.gather(blocks, seq, len))?;
+                Ok(rows.f_view((len as i64, shape.num_kv_heads as i64, dim))?.f_to_kind(q_thk.kind())?)
+            };
+            let cached = |seq, len| Ok((gather(k, seq, len)?, gather(v, seq, len)?));
+            for (start, rows) in dense_chunks(&batch, PREFILL_LEN, new, cached)? {
+                let first = start * (heads * dim) as usize;
+                out[first..first + rows.numel()].copy_from_slice(&host_f32(&rows)?);
             }
-            sequences(
-                &batch,
-                q_thk,
-                |seq, cached| {
-                    let gather = |blocks: &[f32]| -> Result<Tensor> {
-                        let size = (cached as i64, shape.num_kv_heads as i64, dim);
-                        Ok(Tensor::f_from_slice(&batch.gather(blocks, seq, cached))?
-                            .f_view(size)?
-                            .f_to_kind(kind)?)
-                    };
-                    Ok((gather(k)?, gather(v)?))
-                },
-                k_tgk,
-                v_tgk,
-            )
+            Ok(Tensor::f_from_slice(&out)?.f_view((t, heads * dim))?.f_to_kind(q_thk.kind())?)
         }
         LayerKv::Device { k, v } => {
-            let slots = Tensor::f_from_slice(&batch.slots())?.f_to_device(q_thk.device())?;
+            let index = |slots: &[i64]| Tensor::f_from_slice(slots)?.f_to_device(q_thk.device());
+            let slots = index(&batch.slots())?;
             let _ = k.f_index_copy_(0, &slots, k_tgk)?;
             let _ = v.f_index_copy_(0, &slots, v_tgk)?;
-            sequences(
-                &batch,
-                q_thk,
-                |seq, cached| {
-                    let slots =
-                        Tensor::f_from_slice(&batch.slots_of(seq, 0..cached))?.f_to_device(q_thk.device())?;
-                    Ok((k.f_index_select(0, &slots)?, v.f_index_select(0, &slots)?))
-                },
-                k_tgk,
-                v_tgk,
-            )
+            let cached = |seq, len| {
+                let slots = index(&batch.slots_of(seq, 0..len))?;
+                Ok((k.f_index_select(0, &slots)?, v.f_index_select(0, &slots)?))
+            };
+            let outputs = dense_chunks(&batch, 0, new, cached)?;
+            Ok(Tensor::f_cat(&outputs.into_iter().map(|(_, rows)| rows).collect::<Vec<_>>(), 0)?)
         }
     }
 }
 
-/// Dense attention sequence by sequence; `cached(seq, len)` gives the keys and values before the new ones.
-fn sequences(
+/// First row and output of every sequence with at least `min_len` new tokens `(q, k, v)`; `cached(seq, len)` gives the
+/// keys and values of the first `len` positions of a sequence.
+fn dense_chunks(
     batch: &paged_attention::Batch<'_>,
-    q_thk: &Tensor,
+    min_len: usize,
+    (q_thk, k_tgk, v_tgk): (&Tensor, &Tensor, &Tensor),
     cached: impl Fn(usize, usize) -> Result<(Tensor, Tensor)>,
-    k_tgk: &Tensor,
-    v_tgk: &Tensor,
-) -> Result<Tensor> {
-    let mut start = 0;
-    let mut outputs = Vec::with_capacity(batch.q_lens.len());
+) -> Result<Vec<(usize, Tensor)>> {
+    let mut next = 0;
+    let mut outputs = Vec::new();
     for (seq, (&q_len, &context_len)) in batch.q_lens.iter().zip(batch.context_lens).enumerate() {
-        let rows = |x: &Tensor| x.f_narrow(0, start, q_len as i64);
-        let (q, k, v) = (rows(q_thk)?, rows(k_tgk)?, rows(v_tgk)?);
-        start += q_len as i64;
-        let before = context_len - q_len;
-        if before == 0 {
-            outputs.push(dense(&q, &k, &v, None)?);
+        let start = next;
+        next += q_len;
+        if q_len < min_len || q_len == 0 {
             continue;
         }
-        let (old_k, old_v) = cached(seq, before)?;
-        let mask = causal_after(before, q_len, q.kind(), q.device())?;
-        outputs.push(dense(
-            &q,
-            &Tensor::f_cat(&[old_k, k], 0)?,
-            &Tensor::f_cat(&[old_v, v], 0)?,
-            Some(&mask),
-        )?);
+        let rows = |x: &Tensor| x.f_narrow(0, start as i64, q_len as i64);
+        let (q, k, v) = (rows(q_thk)?, rows(k_tgk)?, rows(v_tgk)?);
+        let before = context_len - q_len;
+        let output = if before == 0 {
+            dense(&q, &k, &v, None)?
+        } else {
+            let (old_k, old_v) = cached(seq, before)?;
+            let mask = causal_after(before, q_len, q.kind(), q.device())?;
+            dense(&q, &Tensor::f_cat(&[old_k, k], 0)?, &Tensor::f_cat(&[old_v, v], 0)?, Some(&mask))?
+        };
+        outputs.push((start, output));
     }
-    Ok(Tensor::f_cat(&outputs, 0)?)
+    Ok(outputs)
 }
 
 /// The elements of a tensor in f32, row after row.

@@ -71,15 +71,25 @@ impl Batch<'_> {
     }
 }
 
-/// Output `[t, num_heads * head_dim]` of queries of the same shape; scores, softmax and sums in f32.
-pub(crate) fn serve(batch: &Batch<'_>, q: &[f32], k: &[f32], v: &[f32], num_heads: usize) -> Vec<f32> {
+/// Output `[t, num_heads * head_dim]` of queries of the same shape; scores, softmax and sums in f32. The rows of sequences
+/// with `max_len` new tokens or more stay zero.
+pub(crate) fn serve(
+    batch: &Batch<'_>,
+    max_len: usize,
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    num_heads: usize,
+) -> Vec<f32> {
     let (kv_heads, dim) = (batch.shape.num_kv_heads, batch.shape.head_dim);
     let group_len = num_heads / kv_heads * dim;
     let tokens = batch.tokens();
     let mut out = vec![0.0; q.len()];
     out.par_chunks_mut(group_len).zip(q.par_chunks(group_len)).enumerate().for_each(|(item, (out, q))| {
         let (seq, visible) = tokens[item / kv_heads];
-        head_group(batch, (seq, visible, item % kv_heads), q, k, v, out);
+        if batch.q_lens[seq] < max_len {
+            head_group(batch, (seq, visible, item % kv_heads), q, k, v, out);
+        }
     });
     out
 }
