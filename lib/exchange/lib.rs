@@ -6,6 +6,7 @@
 //! Everything durable is in the store, so a machine that is dropped at any point is started again with `start`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod arrow_format;
 mod error;
 mod lineage;
 pub mod names;
@@ -21,6 +22,7 @@ mod trainer;
 #[cfg(test)]
 mod simulator;
 
+pub use arrow_format::ArrowFormat;
 pub use error::{Error, Result};
 pub use lineage::{Lineage, Newest};
 pub use names::Physical;

@@ -1,0 +1,165 @@
+//! The command line of slime-rollout.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use slime_cli::{Failure, Verbosity};
+use slime_config::RunConfig;
+
+/// Samples responses to prompts, with the exact tokens and log-probs a trainer needs
+#[derive(Debug, Parser)]
+#[command(
+    name = "slime-rollout",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Reads:   a weight directory with its tokenizer; prompts as JSON lines, or those of an environment
+Writes:  samples as JSON lines or Arrow, groups in the order of their prompts
+Example: slime-rollout --weights weights/smollm2 --prompts prompts.jsonl --set rollout.n_samples_per_prompt=8 \
+--set rollout.temperature=0.8 | slime-reward --type number
+Exit:    0 ok, 64 usage, 65 bad data (broken line, prompt longer than the context), 66 no input, 69 no device, \
+73 cannot create, 74 I/O, 77 permission, 78 configuration"
+)]
+pub struct Args {
+    #[command(flatten)]
+    pub verbosity: Verbosity,
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub once: Once,
+}
+
+/// What else it does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Adds to rows with "tokens" the "log_probs" of every token after the first
+    Score(Score),
+}
+
+/// Sampling once over all prompts.
+#[derive(Debug, ClapArgs)]
+pub struct Once {
+    /// Weight directory: config.json, safetensors, tokenizer (default: model.path of the configuration)
+    #[arg(long, value_name = "DIR")]
+    pub weights: Option<PathBuf>,
+    /// Prompts as JSON lines, with an optional slice (prompts.jsonl@[0:100]); - is stdin (default: [data])
+    #[arg(long, value_name = "FILE|-")]
+    pub prompts: Option<String>,
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Where samples go; - is stdout
+    #[arg(long, value_name = "FILE|-", default_value = "-")]
+    pub output: String,
+    /// How samples are written
+    #[arg(long, value_enum, default_value_t = OutputFormat::Jsonl)]
+    pub format: OutputFormat,
+    /// Key of a row's prompt (default: data.input_key)
+    #[arg(long, value_name = "KEY")]
+    pub input_key: Option<String>,
+    /// Key of a row's expected answer (default: data.label_key)
+    #[arg(long, value_name = "KEY")]
+    pub label_key: Option<String>,
+    /// Key of a row's metadata (default: data.metadata_key)
+    #[arg(long, value_name = "KEY")]
+    pub metadata_key: Option<String>,
+    /// Stop after this many prompts (an environment has no end of its own)
+    #[arg(long, value_name = "N")]
+    pub num_prompts: Option<u64>,
+    #[command(flatten)]
+    pub resident: Resident,
+}
+
+/// Staying with a run.
+#[derive(Debug, ClapArgs)]
+pub struct Resident {
+    /// Stay with this run directory, in both roles unless one is named; run.toml in it is the configuration
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["weights", "prompts", "config", "output", "num_prompts"])]
+    pub follow: Option<PathBuf>,
+    /// Only draw prompts, assign, accept and commit steps
+    #[arg(long, requires = "follow", conflicts_with = "replica")]
+    pub builder: bool,
+    /// Only generate, as replica R
+    #[arg(long, value_name = "R", requires = "follow")]
+    pub replica: Option<u32>,
+}
+
+/// `slime-rollout score`.
+#[derive(Debug, ClapArgs)]
+pub struct Score {
+    /// Weight directory
+    #[arg(long, value_name = "DIR")]
+    pub weights: PathBuf,
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Rows with "tokens", as JSON lines or Arrow; - is stdin
+    #[arg(long, value_name = "FILE|-", default_value = "-")]
+    pub input: String,
+    /// Where the rows go, as JSON lines; - is stdout
+    #[arg(long, value_name = "FILE|-", default_value = "-")]
+    pub output: String,
+}
+
+/// The configuration and what is changed in it.
+#[derive(Debug, ClapArgs)]
+pub struct Settings {
+    /// Configuration of the run
+    #[arg(long, value_name = "TOML")]
+    pub config: Option<PathBuf>,
+    /// Changes one key, as rollout.temperature=0.8
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+}
+
+/// Formats of samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// JSON lines
+    Jsonl,
+    /// Arrow IPC: a stream on stdout, a file elsewhere
+    Arrow,
+}
+
+impl Settings {
+    /// Reads the configuration with the changes on top, and says what has no effect.
+    pub fn load(&self) -> Result<RunConfig, Failure> {
+        let config = slime_config::load(self.config.as_deref(), &self.sets)
+            .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
+        for warning in config.warnings() {
+            tracing::warn!("{warning}");
+        }
+        Ok(config)
+    }
+}
+
+impl Once {
+    /// The configuration with this command line's flags on top, which are names for keys of `[data]` and `[model]`.
+    pub fn config(&self) -> Result<RunConfig, Failure> {
+        let mut config = self.settings.load()?;
+        if let Some(weights) = &self.weights {
+            config.model.path = weights.display().to_string();
+        }
+        if let Some(prompts) = &self.prompts {
+            config.data.prompts = Some(prompts.clone());
+            config.data.environment = None;
+        }
+        for (flag, key) in [
+            (&self.input_key, &mut config.data.input_key),
+            (&self.label_key, &mut config.data.label_key),
+            (&self.metadata_key, &mut config.data.metadata_key),
+        ] {
+            if let Some(name) = flag {
+                key.clone_from(name);
+            }
+        }
+        if config.model.path.is_empty() {
+            return Err(
+                Failure::usage("no weights").with_hint("--weights DIR, or model.path in --config TOML")
+            );
+        }
+        if config.data.prompts.is_none() && config.data.environment.is_none() {
+            return Err(Failure::usage("no prompts")
+                .with_hint("--prompts FILE, or --set data.environment=arithmetic --num-prompts 8"));
+        }
+        Ok(config)
+    }
+}

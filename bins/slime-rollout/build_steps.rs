@@ -1,0 +1,183 @@
+//! The step builder's role: draws prompts, judges groups, scores them in place, evaluates, and commits steps.
+
+use slime_cli::Failure;
+use slime_config::{DynamicFilter, Placement, RunConfig, RunDir};
+use slime_environment::PromptSource;
+use slime_exchange::{
+    ArrowFormat, BuilderAction, BuilderConfig, ColumnRow, DrawnPrompt, Error, FinishedGroup, Order,
+    RewardAction, RewardWorker, RewardWorkerConfig, StepBuilder, StepPolicy, Store, Verdict,
+};
+use slime_record::{Manifest, decode_segment};
+use slime_verifier::RewardSet;
+
+use crate::evaluate::{Evaluator, rewards};
+use crate::failure;
+use crate::follow::{note, patient};
+use crate::read_prompts;
+use crate::replicate::{BEAT_MS, groups_in_flight};
+use crate::write_metrics::Metrics;
+use crate::write_samples;
+
+/// Silence after which a replica loses its groups: longer than loading weights takes.
+const LEASE_MS: u64 = 60_000;
+/// Times a step's groups that may be drawn for it when `rollout.max_groups` does not say.
+const MAX_DRAWS: u32 = 16;
+/// The column that filters and trainer read.
+const REWARD: &str = "reward";
+
+/// The step builder with its policy and, where rewards are computed in place, their worker.
+pub struct Builder {
+    machine: StepBuilder<ArrowFormat>,
+    policy: Policy,
+    rewarder: Option<(RewardWorker<ArrowFormat>, RewardSet)>,
+    evaluator: Evaluator,
+    metrics: Metrics,
+}
+
+impl Builder {
+    /// Claims the builder's next incarnation.
+    pub fn start(store: &mut dyn Store, config: &RunConfig, run_dir: &RunDir) -> Result<Self, Failure> {
+        let source = read_prompts::train_source(config)?;
+        let builder_config = builder_config(config, source.len())?;
+        let format = ArrowFormat { provenance: write_samples::provenance(config) };
+        let rewarder = match config.reward.placement {
+            Placement::Separate => None,
+            Placement::Inline => {
+                let worker_config = RewardWorkerConfig {
+                    column: REWARD.to_owned(),
+                    index: 0,
+                    num_workers: 1,
+                    max_in_flight: 8,
+                };
+                let worker = RewardWorker::start(store, worker_config, format.clone(), &note());
+                let rewards = RewardSet::parse(&config.reward.types).map_err(failure!())?;
+                Some((worker.map_err(failure!())?, rewards))
+            }
+        };
+        let evaluator = Evaluator::new(config, run_dir, builder_config.num_steps)?;
+        let machine = StepBuilder::start(store, builder_config, format, &note()).map_err(failure!())?;
+        let policy = Policy { source, filter: config.rollout.dynamic_filter };
+        Ok(Self { machine, policy, rewarder, evaluator, metrics: Metrics::new(run_dir) })
+    }
+
+    /// Ends at the next poll; everything is durable already.
+    pub fn drain(&mut self) {
+        self.machine.drain();
+    }
+
+    /// Whether an evaluation is being generated.
+    pub fn is_busy(&self) -> bool {
+        self.evaluator.is_busy()
+    }
+
+    /// One round; true when the run is over.
+    pub fn poll(&mut self, store: &mut dyn Store) -> Result<bool, Failure> {
+        let mut is_done = false;
+        for action in patient(self.machine.poll(store, &mut self.policy))? {
+            match action {
+                BuilderAction::Committed { manifest } => self.report(&manifest)?,
+                BuilderAction::Evaluate { place } => self.evaluator.begin(place)?,
+                BuilderAction::Done => is_done = true,
+            }
+        }
+        self.score(store)?;
+        if let Some(place) = self.evaluator.step(store, &mut self.metrics)? {
+            self.machine.on_evaluated(place);
+        }
+        Ok(is_done)
+    }
+
+    fn score(&mut self, store: &mut dyn Store) -> Result<(), Failure> {
+        let Some((worker, set)) = &mut self.rewarder else { return Ok(()) };
+        for action in patient(worker.poll(store))? {
+            if let RewardAction::Score { segment, bytes } = action {
+                let samples = decode_segment(bytes.to_vec())
+                    .and_then(|segment| segment.samples())
+                    .map_err(|error| error.in_file(&segment))
+                    .map_err(failure!())?;
+                let values = rewards(set, &samples)?;
+                let rows = samples.iter().zip(values).map(|(s, value)| ColumnRow { id: s.id(), value });
+                worker.on_scored(segment, rows.collect());
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, manifest: &Manifest) -> Result<(), Failure> {
+        let num_samples: usize = manifest.groups.iter().map(|group| group.samples.len()).sum();
+        let account = &manifest.account;
+        tracing::info!(step = manifest.step, samples = num_samples, tokens = account.response, "committed");
+        self.metrics.write(&serde_json::json!({
+            "step": manifest.step,
+            "tool": "rollout",
+            "num_samples": num_samples,
+            "num_refused_groups": manifest.refused.len(),
+            "response_len_mean": account.response as f64 / num_samples.max(1) as f64,
+            "num_masked_tokens": account.masked,
+        }))
+    }
+}
+
+fn builder_config(config: &RunConfig, num_prompts: Option<u64>) -> Result<BuilderConfig, Failure> {
+    let batch = config.batch().map_err(failure!())?;
+    let (run, rollout) = (&config.run, &config.rollout);
+    let num_groups = batch.rollout_batch_size;
+    Ok(BuilderConfig {
+        max_staleness: run.max_staleness,
+        publish_interval: run.publish_interval,
+        order: match run.order() {
+            slime_config::Order::Fixed => Order::Fixed,
+            slime_config::Order::Arrival => Order::Arrival,
+        },
+        num_groups: num_groups as usize,
+        num_samples: batch.n_samples_per_prompt,
+        over_sampling: rollout.over_sampling_batch_size.unwrap_or(num_groups) as usize,
+        max_groups: rollout.max_groups.unwrap_or(MAX_DRAWS * num_groups),
+        has_filter: rollout.dynamic_filter != DynamicFilter::None,
+        num_steps: config.num_steps(num_prompts).map_err(failure!())?,
+        num_replicas: rollout.num_replicas,
+        max_in_flight: groups_in_flight(config)?,
+        lease_ms: LEASE_MS,
+        beat_ms: BEAT_MS,
+        columns: vec![REWARD.to_owned()],
+        eval_interval: config.eval.values().map(|set| set.interval).fold(0, gcd),
+    })
+}
+
+/// The interval at which some set may be due.
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Prompts in the order of the data stream, and the dynamic filter.
+struct Policy {
+    source: Box<dyn PromptSource>,
+    filter: DynamicFilter,
+}
+
+impl StepPolicy for Policy {
+    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>, Error> {
+        let prompt = self.source.prompt(cursor).map_err(Error::outside)?;
+        Ok(Some(DrawnPrompt { body: read_prompts::to_body(&prompt), prompt_id: prompt.prompt_id }))
+    }
+
+    fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict, Error> {
+        let rewards = group.columns.get(REWARD).map(Vec::as_slice).unwrap_or_default();
+        let is_flat = rewards.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq());
+        Ok(match self.filter {
+            DynamicFilter::NonzeroStd if is_flat => Verdict::Refuse("zero_std".to_owned()),
+            _ => Verdict::Keep,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_several_intervals_share_the_greatest_common_one() {
+        assert_eq!([4, 6].into_iter().fold(0, gcd), 2);
+        assert_eq!([].into_iter().fold(0, gcd), 0);
+    }
+}

@@ -1,0 +1,181 @@
+//! Evaluations: every due set is sampled with a published version, scored, and written beside its numbers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use slime_cli::Failure;
+use slime_config::{Eval, RunConfig, RunDir};
+use slime_environment::{JsonlPrompts, Prompt, PromptSource, environment};
+use slime_exchange::{Physical, Store};
+use slime_record::{Sample, encode_segment};
+use slime_tokenizer::Tokenizer;
+use slime_verifier::RewardSet;
+
+use crate::failure;
+use crate::generate::{GroupId, Sampler};
+use crate::write_metrics::Metrics;
+use crate::{read_prompts, write_samples};
+
+/// Keeps the random numbers of evaluations apart from those of training.
+const EVAL_SEED: u64 = 0x6576_616C;
+
+/// Samples evaluations between the polls of the step builder, with an engine that lives as long as one set takes.
+pub struct Evaluator {
+    config: RunConfig,
+    run_dir: RunDir,
+    num_steps: u64,
+    tokenizer: Option<Arc<Tokenizer>>,
+    rewards: RewardSet,
+    place: Option<Physical>,
+    due: VecDeque<String>,
+    running: Option<Running>,
+}
+
+/// A set on its way.
+struct Running {
+    set: String,
+    sampler: Sampler,
+    prompts: VecDeque<(u32, Prompt)>,
+    finished: BTreeMap<u32, Vec<Sample>>,
+}
+
+impl Evaluator {
+    /// Nothing is loaded before the first evaluation.
+    pub fn new(config: &RunConfig, run_dir: &RunDir, num_steps: u64) -> Result<Self, Failure> {
+        let rewards = RewardSet::parse(&config.reward.types).map_err(failure!())?;
+        Ok(Self {
+            config: config.clone(),
+            run_dir: run_dir.clone(),
+            num_steps,
+            tokenizer: None,
+            rewards,
+            place: None,
+            due: VecDeque::new(),
+            running: None,
+        })
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Queues the sets that are due at this version.
+    pub fn begin(&mut self, place: Physical) -> Result<(), Failure> {
+        let version = place.version;
+        let is_due = |set: &Eval| version == self.num_steps || version.is_multiple_of(set.interval.max(1));
+        self.due =
+            self.config.eval.iter().filter(|(_, set)| is_due(set)).map(|(name, _)| name.clone()).collect();
+        self.place = Some(place);
+        if self.tokenizer.is_none() {
+            self.tokenizer =
+                Some(Arc::new(Tokenizer::from_dir(&self.config.model.path).map_err(failure!())?));
+        }
+        Ok(())
+    }
+
+    /// One step of the engine; the version when its last set is written.
+    pub fn step(
+        &mut self,
+        store: &mut dyn Store,
+        metrics: &mut Metrics,
+    ) -> Result<Option<Physical>, Failure> {
+        let Some(place) = self.place else { return Ok(None) };
+        if self.running.is_none() {
+            let Some(set) = self.due.pop_front() else {
+                self.place = None;
+                return Ok(Some(place));
+            };
+            self.running = self.load(place, set)?;
+        }
+        let Some(running) = &mut self.running else { return Ok(None) };
+        while running.sampler.has_room()
+            && let Some((group, prompt)) = running.prompts.pop_front()
+        {
+            running.sampler.submit(GroupId { step: place.version, group, attempt: 0 }, prompt)?;
+        }
+        for (id, samples) in running.sampler.step()? {
+            running.finished.insert(id.group, samples);
+        }
+        if running.prompts.is_empty()
+            && running.sampler.is_idle()
+            && let Some(running) = self.running.take()
+        {
+            let samples: Vec<Sample> = running.finished.into_values().flatten().collect();
+            self.write(store, metrics, place, &running.set, &samples)?;
+        }
+        Ok(None)
+    }
+
+    /// The engine and the prompts of a set.
+    fn load(&self, place: Physical, name: String) -> Result<Option<Running>, Failure> {
+        let (Some(set), Some(tokenizer)) = (self.config.eval.get(&name), &self.tokenizer) else {
+            return Ok(None);
+        };
+        let mut config = self.config.clone();
+        config.run.seed ^= EVAL_SEED;
+        config.rollout.temperature = set.temperature;
+        config.rollout.n_samples_per_prompt = Some(set.n_samples_per_prompt);
+        config.rollout.max_response_len = set.max_response_len.unwrap_or(config.rollout.max_response_len);
+        config.model.path = self.run_dir.weights(place.version, place.epoch).display().to_string();
+        let source = source(&config, set)?;
+        let len = source.len().map_or(set.num_prompts, |len| len.min(set.num_prompts));
+        let prompts = (0..len).map(|i| source.prompt(i).map(|prompt| (i as u32, prompt)));
+        let prompts = prompts.collect::<Result<_, _>>().map_err(failure!())?;
+        let sampler = Sampler::load(&config, tokenizer.clone(), place.version)?;
+        Ok(Some(Running { set: name, sampler, prompts, finished: BTreeMap::new() }))
+    }
+
+    fn write(
+        &mut self,
+        store: &mut dyn Store,
+        metrics: &mut Metrics,
+        place: Physical,
+        set: &str,
+        samples: &[Sample],
+    ) -> Result<(), Failure> {
+        let bytes = encode_segment(samples, &write_samples::provenance(&self.config)).map_err(failure!())?;
+        store.seal(&format!("eval/{place}/{set}/samples.arrow"), &bytes).map_err(failure!())?;
+        let rewards = rewards(&mut self.rewards, samples)?;
+        let mean = |sum: f64| sum / samples.len().max(1) as f64;
+        metrics.write(&serde_json::json!({
+            "version": place.version,
+            "set": set,
+            "tool": "rollout",
+            "num_samples": samples.len(),
+            "reward_mean": mean(rewards.iter().map(|&r| f64::from(r)).sum()),
+            "response_len_mean": mean(samples.iter().map(|s| s.response_len() as f64).sum()),
+        }))
+    }
+}
+
+/// The prompts of a set, always in the same order; what it does not name is that of `[data]`.
+fn source(config: &RunConfig, set: &Eval) -> Result<Box<dyn PromptSource>, Failure> {
+    let data = &config.data;
+    if let Some(spec) = &set.prompts {
+        return Ok(Box::new(JsonlPrompts::open(spec, read_prompts::keys(data), None).map_err(failure!())?));
+    }
+    if let Some(name) = set.environment.as_ref().or(data.environment.as_ref()) {
+        let split = match set.split {
+            slime_config::Split::Train => slime_environment::Split::Train,
+            slime_config::Split::HeldOut => slime_environment::Split::HeldOut,
+        };
+        let difficulty = set.difficulty.unwrap_or(data.difficulty);
+        return environment(name, difficulty, split, config.run.seed).map_err(failure!());
+    }
+    let spec = data.prompts.clone().unwrap_or_default();
+    Ok(Box::new(JsonlPrompts::open(&spec, read_prompts::keys(data), None).map_err(failure!())?))
+}
+
+/// The rewards of samples, in their order.
+pub fn rewards(set: &mut RewardSet, samples: &[Sample]) -> Result<Vec<f32>, Failure> {
+    let rows: Vec<slime_verifier::Row<'_>> = samples
+        .iter()
+        .map(|sample| slime_verifier::Row {
+            response: &sample.response,
+            label: sample.label.as_deref(),
+            metadata: sample.metadata.as_deref(),
+        })
+        .collect();
+    let scored = set.score(&rows).map_err(failure!())?;
+    Ok(scored.into_iter().map(|scored| scored.reward as f32).collect())
+}

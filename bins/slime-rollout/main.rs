@@ -1,0 +1,41 @@
+//! slime-rollout: samples responses to prompts, and scores given tokens.
+
+mod args;
+mod build_steps;
+mod evaluate;
+mod follow;
+mod generate;
+mod memory;
+mod read_prompts;
+mod read_tokens;
+mod replicate;
+mod score;
+mod write_metrics;
+mod write_rows;
+mod write_samples;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+
+fn main() -> ExitCode {
+    slime_cli::run("slime-rollout", || {
+        let args: Args = slime_cli::parse()?;
+        slime_cli::start_logging(args.verbosity);
+        match args.command {
+            Some(Command::Score(score)) => score::score(&score),
+            None => match &args.once.resident.follow {
+                Some(run) => follow::follow(run, &args.once),
+                None => generate::generate(&args.once),
+            },
+        }
+    })
+}
+
+/// A library error as the failure of the tool.
+macro_rules! failure {
+    () => {
+        |error| slime_cli::Failure::from_error(error.exit_code(), &error)
+    };
+}
+use failure;

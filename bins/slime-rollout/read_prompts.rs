@@ -1,0 +1,163 @@
+//! Prompts from a file, stdin or an environment, and their tokens.
+
+use std::fs::File;
+use std::io::stdin;
+
+use serde_json::{Value, json};
+use slime_cli::Failure;
+use slime_config::{Data, RunConfig};
+use slime_environment::{JsonlPrompts, Keys, Prompt, PromptSource, Split, environment};
+use slime_record::PromptContent;
+use slime_tokenizer::Tokenizer;
+
+use crate::failure;
+
+/// The prompts to sample from once: a file in its own order, or the first `num_prompts` of an environment.
+pub fn read_prompts(
+    config: &RunConfig,
+    num_prompts: Option<u64>,
+) -> Result<impl Iterator<Item = Result<Prompt, Failure>>, Failure> {
+    let (source, path): (Box<dyn PromptSource>, _) = match config.data.prompts.as_deref() {
+        Some("-") => {
+            let Stdin { prompts, path } = Stdin::open(&config.data)?;
+            (Box::new(prompts), Some(path))
+        }
+        Some(spec) => {
+            (Box::new(JsonlPrompts::open(spec, keys(&config.data), None).map_err(failure!())?), None)
+        }
+        None => (train_source(config)?, None),
+    };
+    let Some(len) = num_prompts.or(source.len()) else {
+        return Err(Failure::usage("the prompts have no end").with_hint("--num-prompts 8"));
+    };
+    let len = source.len().map_or(len, |all| all.min(len));
+    Ok((0..len).map(move |cursor| {
+        let prompt = source.prompt(cursor).map_err(failure!());
+        prompt.map_err(|failure| named(failure, path.as_deref().unwrap_or("stdin")))
+    }))
+}
+
+/// The endless, shuffled prompts a run trains on.
+pub fn train_source(config: &RunConfig) -> Result<Box<dyn PromptSource>, Failure> {
+    let (data, seed) = (&config.data, config.run.seed);
+    match (&data.environment, &data.prompts) {
+        (Some(name), _) => environment(name, data.difficulty, Split::Train, seed).map_err(failure!()),
+        (None, Some(spec)) => {
+            let shuffle = data.shuffle.then_some(seed);
+            Ok(Box::new(JsonlPrompts::open(spec, keys(data), shuffle).map_err(failure!())?))
+        }
+        (None, None) => Err(Failure::new(slime_cli::exit::CONFIG, "data.prompts is missing")
+            .with_hint("set data.prompts, or data.environment")),
+    }
+}
+
+/// The keys of `[data]`.
+pub fn keys(data: &Data) -> Keys {
+    Keys {
+        input: data.input_key.clone(),
+        label: data.label_key.clone(),
+        metadata: data.metadata_key.clone(),
+        tools: data.tool_key.clone(),
+    }
+}
+
+/// Stdin as a file of that name, since rows are read when they are drawn. The open file outlives its name.
+struct Stdin {
+    prompts: JsonlPrompts,
+    path: String,
+}
+
+impl Stdin {
+    fn open(data: &Data) -> Result<Self, Failure> {
+        let failed = |error| Failure::create("a temporary file", &error);
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let path = folder.path().join("stdin");
+        let mut file = File::create(&path).map_err(failed)?;
+        std::io::copy(&mut stdin(), &mut file).map_err(|error| Failure::io("stdin", &error))?;
+        let path = path.display().to_string();
+        let prompts = JsonlPrompts::open(&path, keys(data), None);
+        let prompts = prompts.map_err(failure!()).map_err(|failure| named(failure, &path))?;
+        Ok(Self { prompts, path })
+    }
+}
+
+/// People know the file as stdin.
+fn named(failure: Failure, path: &str) -> Failure {
+    Failure { message: failure.message.replace(path, "stdin"), ..failure }
+}
+
+/// The prompt's tokens: through the chat template where `data.apply_chat_template` asks for it.
+pub fn tokens(
+    tokenizer: &Tokenizer,
+    content: PromptContent,
+    prompt: &Prompt,
+    data: &Data,
+) -> Result<Vec<u32>, Failure> {
+    let encoded = match content {
+        PromptContent::Text(text) if !data.apply_chat_template => tokenizer.encode_with_special_tokens(&text),
+        PromptContent::Messages(_) if !data.apply_chat_template => {
+            return Err(Failure::data("chat messages need a chat template")
+                .with_hint("--set data.apply_chat_template=true"));
+        }
+        content => {
+            let tools: Option<Value> =
+                prompt.tools.as_deref().map(serde_json::from_str).transpose().map_err(Failure::data)?;
+            let Value::Object(kwargs) =
+                serde_json::to_value(&data.chat_template_kwargs).map_err(Failure::data)?
+            else {
+                return Err(Failure::data("data.chat_template_kwargs: expected a table"));
+            };
+            let text = tokenizer
+                .apply_chat_template(&content.into_messages(), tools.as_ref(), true, &kwargs)
+                .map_err(failure!())?;
+            tokenizer.encode(&text)
+        }
+    };
+    encoded.map_err(failure!())
+}
+
+/// A prompt as the step builder sends it to a replica.
+pub fn to_body(prompt: &Prompt) -> Value {
+    json!({
+        "prompt_id": prompt.prompt_id,
+        "source": prompt.source,
+        "prompt": prompt.prompt,
+        "label": prompt.label,
+        "metadata": prompt.metadata,
+        "tools": prompt.tools,
+    })
+}
+
+/// Reads what [`to_body`] made.
+pub fn from_body(body: &Value) -> Result<Prompt, Failure> {
+    let text = |key: &str| body.get(key).and_then(Value::as_str).map(str::to_owned);
+    let required =
+        |key: &str| text(key).ok_or_else(|| Failure::data(format!("an assigned prompt without {key}")));
+    Ok(Prompt {
+        prompt_id: required("prompt_id")?,
+        source: required("source")?,
+        prompt: required("prompt")?,
+        label: text("label"),
+        metadata: text("metadata"),
+        tools: text("tools"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn assigned_prompt_comes_back_as_it_was() {
+        let prompt = Prompt {
+            prompt_id: "a:1".to_owned(),
+            source: "a".to_owned(),
+            prompt: "\"1 + 1\"".to_owned(),
+            label: Some("2".to_owned()),
+            metadata: Some("{\"x\": 1}".to_owned()),
+            tools: None,
+        };
+        assert_eq!(from_body(&to_body(&prompt)), Ok(prompt));
+        assert!(from_body(&json!({})).is_err());
+    }
+}

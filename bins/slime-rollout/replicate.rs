@@ -1,0 +1,129 @@
+//! The replica's role: generates what the step builder assigned, with the weights it asked for.
+
+use std::sync::Arc;
+
+use slime_cli::Failure;
+use slime_config::{RunConfig, RunDir};
+use slime_exchange::{ArrowFormat, Physical, Replica, ReplicaAction, ReplicaConfig, Store};
+use slime_tokenizer::Tokenizer;
+
+use crate::failure;
+use crate::follow::{note, patient};
+use crate::generate::{GroupId, Sampler};
+use crate::{read_prompts, write_samples};
+
+/// Size at which a segment is sealed.
+const SEAL_BYTES: usize = 64 << 20;
+/// Least age of the first finished group at which a segment is sealed.
+const SEAL_MS: u64 = 500;
+/// All replicas together seal at most this many segments a second.
+const SEALS_PER_S: u64 = 20;
+/// Time between heartbeats.
+pub const BEAT_MS: u64 = 1000;
+
+/// A replica: the machine that follows assignments and the engine that generates.
+pub struct Replicator {
+    machine: Replica<ArrowFormat>,
+    sampler: Option<Sampler>,
+    config: RunConfig,
+    run_dir: RunDir,
+    tokenizer: Arc<Tokenizer>,
+}
+
+/// Groups that keep an engine's batch full.
+pub fn groups_in_flight(config: &RunConfig) -> Result<usize, Failure> {
+    let num_samples = config.batch().map_err(failure!())?.n_samples_per_prompt;
+    Ok(2 * config.rollout.max_in_flight.div_ceil(num_samples.max(1)) as usize)
+}
+
+impl Replicator {
+    /// Claims the replica's next incarnation; weights are loaded when the builder asks for some.
+    pub fn start(
+        store: &mut dyn Store,
+        config: &RunConfig,
+        run_dir: &RunDir,
+        index: u32,
+    ) -> Result<Self, Failure> {
+        let num_replicas = config.rollout.num_replicas;
+        if index >= num_replicas {
+            return Err(Failure::usage(format!(
+                "--replica {index}: expected below rollout.num_replicas = {num_replicas}"
+            )));
+        }
+        let mut config = config.clone();
+        config.rollout.n_samples_per_prompt = Some(config.batch().map_err(failure!())?.n_samples_per_prompt);
+        let tokenizer = Arc::new(Tokenizer::from_dir(&config.model.path).map_err(failure!())?);
+        let replica_config = ReplicaConfig {
+            index,
+            max_in_flight: groups_in_flight(&config)?,
+            continue_on_newer: config.run.order() == slime_config::Order::Arrival,
+            seal_ms: SEAL_MS.max(u64::from(num_replicas) * 1000 / SEALS_PER_S),
+            seal_bytes: SEAL_BYTES,
+            beat_ms: BEAT_MS,
+        };
+        let format = ArrowFormat { provenance: write_samples::provenance(&config) };
+        let machine = Replica::start(store, replica_config, format, &note()).map_err(failure!())?;
+        Ok(Self { machine, sampler: None, config, run_dir: run_dir.clone(), tokenizer })
+    }
+
+    /// Ends after sealing what is finished.
+    pub fn drain(&mut self) {
+        self.machine.drain();
+    }
+
+    /// Whether the engine has something to compute.
+    pub fn is_busy(&self) -> bool {
+        self.sampler.as_ref().is_some_and(|sampler| !sampler.is_idle())
+    }
+
+    /// One round of the machine and one step of the engine; true when the run is over.
+    pub fn poll(&mut self, store: &mut dyn Store) -> Result<bool, Failure> {
+        let mut is_done = false;
+        for action in patient(self.machine.poll(store))? {
+            match action {
+                ReplicaAction::Load { place } => self.load(place)?,
+                ReplicaAction::Generate { step, group, attempt, prompt, .. } => {
+                    let prompt = read_prompts::from_body(&prompt)?;
+                    if let Some(sampler) = &mut self.sampler {
+                        sampler.submit(GroupId { step, group, attempt }, prompt)?;
+                    }
+                }
+                ReplicaAction::Cancel { step, group, attempt } => {
+                    if let Some(sampler) = &mut self.sampler {
+                        sampler.abort(GroupId { step, group, attempt });
+                    }
+                }
+                ReplicaAction::Done => is_done = true,
+            }
+        }
+        if !is_done && let Some(sampler) = &mut self.sampler {
+            for (GroupId { step, group, attempt }, rows) in sampler.step()? {
+                self.machine.on_finished(step, group, attempt, rows);
+            }
+        }
+        Ok(is_done)
+    }
+
+    /// Weights that vanished were pruned: the machine asks for others.
+    fn load(&mut self, place: Physical) -> Result<(), Failure> {
+        let dir = self.run_dir.weights(place.version, place.epoch);
+        let loaded = match &mut self.sampler {
+            Some(sampler) => sampler.reload(&dir, place.version).map_err(failure!()),
+            None => {
+                let mut config = self.config.clone();
+                config.model.path = dir.display().to_string();
+                Sampler::load(&config, self.tokenizer.clone(), place.version)
+                    .map(|sampler| self.sampler = Some(sampler))
+            }
+        };
+        match loaded {
+            Ok(()) => self.machine.on_loaded(place),
+            Err(failure) if failure.code == slime_cli::exit::NO_INPUT => {
+                tracing::warn!("weights {place} are not there: {}", failure.message);
+                self.machine.on_load_failed();
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+}
