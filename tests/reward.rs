@@ -195,16 +195,57 @@ fn arrow_rows_leave_as_arrow_with_their_reward() {
 }
 
 #[test]
+fn resident_worker_scores_segments_until_the_run_is_done() {
+    use slime_exchange::{ArrowFormat, Format, FsStore, SegmentHeader, Store};
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let run = folder.path().to_str().expect("the path is text");
+    let toml = folder.path().join("run.toml");
+    fs::write(&toml, "[reward]\nplacement = \"inline\"\n").expect("writable");
+    let inline = reward(&["--follow", run], "");
+    assert_eq!((inline.status.code(), message(&inline).contains("placement is inline")), (Some(78), true));
+    fs::write(&toml, "[reward]\nplacement = \"separate\"\ntypes = [\"number:2\"]\n").expect("writable");
+
+    let answer = |index: u32, response: &str| slime_record::Sample {
+        index,
+        response: response.to_owned(),
+        label: Some("4".to_owned()),
+        ..slime_record::Sample::default()
+    };
+    let format = ArrowFormat::default();
+    let header = SegmentHeader { step: 0, epoch: 0, replica: 0, incarnation: 0 };
+    let bytes = format.encode(&header, &[answer(0, "4"), answer(1, "5")]).expect("encodes");
+    let mut store = FsStore::open(folder.path()).expect("opens");
+    store.seal("rollout/000000/replica-0/000000.000000.arrow", &bytes).expect("seals");
+
+    let mut child =
+        Command::new(env!("CARGO_BIN_EXE_slime-reward")).args(["--follow", run]).spawn().expect("it starts");
+    let column = (0..500).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let dir = "column/reward/000000";
+        let writer = store.list(dir).expect("lists").first().cloned()?;
+        let file = store.list(&format!("{dir}/{writer}")).expect("lists").first().cloned()?;
+        store.read(&format!("{dir}/{writer}/{file}")).expect("reads")
+    });
+    fs::create_dir_all(folder.path().join("control")).expect("writable");
+    fs::write(folder.path().join("control/done"), "").expect("writable");
+    assert!(child.wait().expect("it ends").success());
+    let column = format.column("reward", &column.expect("the column appears within 10 s")).expect("reads");
+    let values: Vec<f32> = column.rows.iter().map(|row| row.value).collect();
+    assert_eq!(values, [2.0, 0.0]);
+}
+
+#[test]
 fn gold_answers_of_gsm8k_earn_the_whole_reward() {
     let Some(path) = data("gsm8k_test.jsonl") else { return };
     let text = fs::read_to_string(path).expect("readable");
-    let input: String = text
+    let lines: Vec<String> = text
         .lines()
         .map(|line| {
             let row: Value = serde_json::from_str(line).expect("JSON");
-            format!("{}\n", json!({"response": row["answer"], "label": row["answer"]}))
+            json!({"response": row["answer"], "label": row["answer"]}).to_string()
         })
         .collect();
+    let input = lines.join("\n");
     let output = reward(&["--type", "number"], &input);
     assert!(output.status.success(), "{}", message(&output));
     assert_eq!(rows(&output).len(), 1319);
@@ -215,16 +256,15 @@ fn gold_answers_of_gsm8k_earn_the_whole_reward() {
 fn verdicts_on_model_solutions_agree_with_the_published_ones() {
     let Some(path) = data("gsm8k_model_solutions.jsonl") else { return };
     let text = fs::read_to_string(path).expect("readable");
-    let (mut input, mut verdicts) = (String::new(), Vec::new());
+    let (mut lines, mut verdicts) = (Vec::new(), Vec::new());
     for line in text.lines() {
         let row: Value = serde_json::from_str(line).expect("JSON");
         for model in ["6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"] {
             verdicts.push(row[model]["is_correct"] == json!(true));
-            input +=
-                &format!("{}\n", json!({"response": row[model]["solution"], "label": row["ground_truth"]}));
+            lines.push(json!({"response": row[model]["solution"], "label": row["ground_truth"]}).to_string());
         }
     }
-    let output = reward(&["--type", "number"], &input);
+    let output = reward(&["--type", "number"], &lines.join("\n"));
     assert!(output.status.success(), "{}", message(&output));
     let wrong = rows(&output)
         .iter()

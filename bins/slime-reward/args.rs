@@ -27,6 +27,15 @@ pub struct Args {
     /// Say for every row on stderr which answer was found and which rule judged it
     #[arg(long)]
     pub explain: bool,
+    /// Stay with a run whose reward.placement is separate; its run.toml names the types
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["types", "input", "output", "explain", "config", "dry_run"])]
+    pub follow: Option<PathBuf>,
+    /// Which of the run's reward workers this is, from 0
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "follow")]
+    pub worker: u32,
+    /// Reward workers that share the run's segments
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "follow")]
+    pub num_workers: u32,
     /// A run's configuration; its [reward] types are used when --type is not given
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -42,7 +51,8 @@ pub struct Args {
 
 const AFTER_HELP: &str = "\
 Reads:   rows with `response`, and `label` and `metadata` where the type needs them
-Writes:  the same rows plus `reward` (the weighted sum) and `rewards` (one value for each type)
+Writes:  the same rows plus `reward` (the weighted sum) and `rewards` (one value for each type);
+         with --follow RUN reads RUN/rollout segments and writes RUN/column/reward
 
 Types:
   exact                     the answer is the label, apart from surrounding blanks
@@ -57,7 +67,7 @@ Example:
   slime-reward --type number,format:json:0.2 --input samples.jsonl --output scored.jsonl
 
 Exit codes: 0 ok, 64 usage, 65 bad row or label, 66 no input, 69 reward program failed, 73 cannot create output,
-74 I/O, 77 permission, 78 configuration";
+74 I/O, 75 drained, 77 permission, 78 configuration";
 
 impl Args {
     /// The configuration with `--set` on top and `--type` in force.

@@ -1,6 +1,7 @@
 //! `slime-reward`: samples in, the same samples with their rewards out.
 
 mod args;
+mod follow;
 mod read_samples;
 mod score;
 mod write_rewards;

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, stdin};
 
 use serde_json::Value;
 use slime_cli::{Failure, exit};
-use slime_record::{Format, Provenance, RowReader, sniff};
+use slime_record::{Format, RowReader, sniff};
 
 /// Rows that are scored together; a program sees them all before its replies are awaited.
 const BATCH_ROWS: usize = 256;
@@ -74,11 +74,6 @@ impl Input {
     /// Whether rows leave as Arrow.
     pub fn is_arrow(&self) -> bool {
         matches!(self, Self::Rows { .. })
-    }
-
-    /// Origin of an Arrow output.
-    pub fn provenance() -> Provenance {
-        Provenance::default()
     }
 
     /// The next rows; none at the end. A slow pipe is not waited for once a row is there.

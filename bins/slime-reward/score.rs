@@ -4,6 +4,7 @@ use slime_cli::{Failure, parse, start_logging};
 use slime_verifier::{RewardSet, Row, Scored};
 
 use crate::args::Args;
+use crate::follow::follow;
 use crate::read_samples::{Input, InputRow};
 use crate::write_rewards::Output;
 
@@ -11,6 +12,9 @@ use crate::write_rewards::Output;
 pub fn main() -> Result<(), Failure> {
     let args: Args = parse()?;
     start_logging(args.verbosity);
+    if let Some(run) = &args.follow {
+        return follow(run, &args);
+    }
     let config = args.configuration()?;
     for warning in config.warnings() {
         tracing::warn!("{warning}");
@@ -21,7 +25,7 @@ pub fn main() -> Result<(), Failure> {
         return Err(Failure::new(0, text));
     }
     let mut input = Input::open(&args.input)?;
-    let mut output = Output::create(&args.output, input.is_arrow())?;
+    let mut output = Output::create(&args.output, input.is_arrow(), config.run.seed)?;
     let mut total = 0;
     loop {
         let batch = input.batch()?;

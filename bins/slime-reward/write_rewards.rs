@@ -6,10 +6,20 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 use slime_cli::{Failure, exit};
-use slime_record::StreamWriter;
+use slime_record::{Provenance, StreamWriter};
 use slime_verifier::Scored;
 
-use crate::read_samples::{Input, InputRow, Source};
+use crate::read_samples::{InputRow, Source};
+
+/// What every Arrow file of this tool says about its origin.
+pub fn provenance(seed: u64) -> Provenance {
+    Provenance {
+        tool: "slime-reward".to_owned(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        seed,
+        ..Provenance::default()
+    }
+}
 
 /// An output in progress.
 pub struct Output {
@@ -21,13 +31,13 @@ pub struct Output {
 
 enum Sink {
     Lines(BufWriter<Box<dyn Write>>),
-    Arrow(StreamWriter<BufWriter<Box<dyn Write>>>),
+    Arrow(Box<StreamWriter<BufWriter<Box<dyn Write>>>>),
     Finished,
 }
 
 impl Output {
     /// Creates the output, as an Arrow stream when the input was Arrow.
-    pub fn create(path: &str, is_arrow: bool) -> Result<Self, Failure> {
+    pub fn create(path: &str, is_arrow: bool, seed: u64) -> Result<Self, Failure> {
         let (name, bytes, temporary): (&str, Box<dyn Write>, _) = if path == "-" {
             ("stdout", Box::new(stdout()), None)
         } else {
@@ -38,9 +48,9 @@ impl Output {
         let name = name.to_owned();
         let bytes = BufWriter::new(bytes);
         let sink = if is_arrow {
-            let writer = StreamWriter::new(bytes, &Input::provenance())
+            let writer = StreamWriter::new(bytes, &provenance(seed))
                 .map_err(|error| Failure::from_error(exit::IO, &error))?;
-            Sink::Arrow(writer)
+            Sink::Arrow(Box::new(writer))
         } else {
             Sink::Lines(bytes)
         };

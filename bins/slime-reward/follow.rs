@@ -1,0 +1,107 @@
+//! Stays with a run: scores its sealed segments into the reward column until the run is done or drained.
+
+use std::path::Path;
+use std::time::Duration;
+
+use slime_cli::{Failure, drain, exit};
+use slime_config::{Placement, RunDir};
+use slime_exchange::{
+    ArrowFormat, ColumnRow, FsStore, RewardAction, RewardWorker, RewardWorkerConfig, Store,
+};
+use slime_record::{Sample, decode_segment};
+use slime_verifier::{RewardSet, Row};
+
+use crate::args::Args;
+use crate::write_rewards::provenance;
+
+/// Pause between polls when there is nothing to score.
+const IDLE: Duration = Duration::from_millis(50);
+/// The whole run shall drain.
+const STOP: &str = "control/stop";
+/// The column that filters and trainer read.
+const COLUMN: &str = "reward";
+/// Segments held at once.
+const MAX_IN_FLIGHT: usize = 8;
+
+/// `slime-reward --follow RUN`.
+pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
+    if args.worker >= args.num_workers {
+        let message = format!("--worker {}: expected below --num-workers {}", args.worker, args.num_workers);
+        return Err(Failure::usage(message));
+    }
+    drain::install();
+    let config = slime_config::load(Some(&RunDir::new(run).run_toml()), &args.sets)
+        .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
+    if config.reward.placement == Placement::Inline {
+        return Err(Failure::new(
+            exit::CONFIG,
+            "reward.placement is inline: the step builder scores this run",
+        )
+        .with_hint("set reward.placement = \"separate\" in run.toml"));
+    }
+    let mut rewards = args.reward_set(&config)?;
+    let mut store = FsStore::open(run).map_err(failure)?;
+    let worker_config = RewardWorkerConfig {
+        column: COLUMN.to_owned(),
+        index: args.worker,
+        num_workers: args.num_workers,
+        max_in_flight: MAX_IN_FLIGHT,
+    };
+    let note = format!("pid {}", std::process::id());
+    let format = ArrowFormat { provenance: provenance(config.run.seed) };
+    let mut worker = RewardWorker::start(&mut store, worker_config, format, &note).map_err(failure)?;
+    let mut is_drained = false;
+    loop {
+        if !is_drained && (drain::requested() || store.exists(STOP).map_err(failure)?) {
+            is_drained = true;
+            worker.drain();
+        }
+        let actions = match worker.poll(&mut store) {
+            Err(error) if error.is_transient() => Vec::new(),
+            polled => polled.map_err(failure)?,
+        };
+        if actions.is_empty() {
+            std::thread::sleep(IDLE);
+        }
+        for action in actions {
+            match action {
+                RewardAction::Done if is_drained => {
+                    return Err(Failure::drained("every scored segment is sealed; start again to go on"));
+                }
+                RewardAction::Done => return Ok(()),
+                RewardAction::Score { segment, bytes } => {
+                    let samples = decode_segment(bytes.to_vec())
+                        .and_then(|segment| segment.samples())
+                        .map_err(|error| Failure::data(format!("{segment}: {error}")))?;
+                    let rows = score(&mut rewards, &segment, &samples)?;
+                    tracing::debug!(segment, rows = rows.len(), "scored");
+                    worker.on_scored(segment, rows);
+                }
+            }
+        }
+    }
+}
+
+fn score(rewards: &mut RewardSet, segment: &str, samples: &[Sample]) -> Result<Vec<ColumnRow>, Failure> {
+    let rows: Vec<Row<'_>> = samples
+        .iter()
+        .map(|sample| Row {
+            response: &sample.response,
+            label: sample.label.as_deref(),
+            metadata: sample.metadata.as_deref(),
+        })
+        .collect();
+    let scored = rewards.score(&rows).map_err(|error| {
+        let row = error.row().map(|row| format!(" row {}", row + 1)).unwrap_or_default();
+        let mut failure = Failure::from_error(error.exit_code(), &error);
+        failure.message = format!("{segment}{row}: {}", failure.message);
+        failure
+    })?;
+    let values = samples.iter().zip(scored);
+    Ok(values.map(|(sample, scored)| ColumnRow { id: sample.id(), value: scored.reward as f32 }).collect())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "map_err hands the error over")]
+fn failure(error: slime_exchange::Error) -> Failure {
+    Failure::from_error(error.exit_code(), &error)
+}
