@@ -182,6 +182,14 @@ impl RunConfig {
         Ok(steps)
     }
 
+    /// Every how many versions some set may be due: the greatest common divisor of their intervals; 0 without sets.
+    pub fn eval_interval(&self) -> u64 {
+        fn gcd(a: u64, b: u64) -> u64 {
+            if b == 0 { a } else { gcd(b, a % b) }
+        }
+        self.eval.values().map(|set| set.interval).fold(0, gcd)
+    }
+
     /// The resolved configuration: every section, defaults and derived sizes written out.
     ///
     /// # Errors
@@ -290,6 +298,12 @@ mod tests {
         assert!(config.num_steps(None).is_err());
         assert!(config.num_steps(Some(4)).is_err());
         assert_eq!(with("", &["run.num_steps=7"]).unwrap().num_steps(None).unwrap(), 7);
+    }
+
+    #[test]
+    fn eval_interval_is_the_grid_of_all_sets() {
+        assert_eq!(with("[eval.a]\ninterval = 4\n[eval.b]\ninterval = 6\n", &[]).unwrap().eval_interval(), 2);
+        assert_eq!(with("", &[]).unwrap().eval_interval(), 0);
     }
 
     #[test]
