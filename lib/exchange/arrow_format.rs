@@ -4,9 +4,7 @@ use slime_record::{
     Column, ColumnValues, Provenance, Sample, SampleView, Status, VersionRun, decode_segment, encode_segment,
 };
 
-use crate::{
-    ColumnDigest, ColumnRow, Error, Format, Result, SampleDigest, SegmentDigest, SegmentHeader,
-};
+use crate::{ColumnDigest, ColumnRow, Error, Format, Result, SampleDigest, SegmentDigest, SegmentHeader};
 
 const SEGMENT_KEY: &str = "segment";
 

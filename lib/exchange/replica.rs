@@ -159,6 +159,8 @@ pub struct Replica<F: Format> {
     next_segment: u64,
     loaded: Option<Physical>,
     loading: Option<Physical>,
+    /// Kept over failed polls, so none is lost.
+    actions: Vec<ReplicaAction>,
     is_draining: bool,
 }
 
@@ -187,6 +189,7 @@ impl<F: Format> Replica<F> {
             next_segment: 0,
             loaded: None,
             loading: None,
+            actions: Vec::new(),
             is_draining: false,
         })
     }
@@ -239,7 +242,6 @@ impl<F: Format> Replica<F> {
             self.next_beat_ms = store.now_ms() + self.config.beat_ms;
         }
         self.lineage.refresh(store)?;
-        let mut actions = Vec::new();
         if !self.is_draining {
             self.follow(store)?;
         }
@@ -248,16 +250,16 @@ impl<F: Format> Replica<F> {
         }
         self.keep_finished(store.now_ms());
         self.seal_due(store)?;
-        self.cancel_unasked(&mut actions);
+        self.cancel_unasked();
         if self.is_draining || store.exists(names::DONE)? {
             if self.pending.is_empty() {
-                actions.push(ReplicaAction::Done);
+                self.actions.push(ReplicaAction::Done);
             }
-            return Ok(actions);
+            return Ok(std::mem::take(&mut self.actions));
         }
-        self.choose_weights(&mut actions);
-        self.admit(&mut actions);
-        Ok(actions)
+        self.choose_weights();
+        self.admit();
+        Ok(std::mem::take(&mut self.actions))
     }
 
     /// Reads the newest builder's assignment files, dense in their numbers, from its newest reset on.
@@ -373,8 +375,8 @@ impl<F: Format> Replica<F> {
         Ok(())
     }
 
-    fn cancel_unasked(&mut self, actions: &mut Vec<ReplicaAction>) {
-        let (asked, lineage) = (&self.asked, &self.lineage);
+    fn cancel_unasked(&mut self) {
+        let (asked, lineage, actions) = (&self.asked, &self.lineage, &mut self.actions);
         self.running.retain(|&(step, group), running| {
             // What runs on weights that left the line starts again.
             let is_valid = lineage.is_valid(running.place.version, running.epoch);
@@ -391,7 +393,7 @@ impl<F: Format> Replica<F> {
     }
 
     /// The weights the oldest waiting group wants; a swap waits for groups that must keep theirs.
-    fn choose_weights(&mut self, actions: &mut Vec<ReplicaAction>) {
+    fn choose_weights(&mut self) {
         if self.loading.is_some() {
             return;
         }
@@ -413,11 +415,11 @@ impl<F: Format> Replica<F> {
         });
         if may_swap {
             self.loading = Some(place);
-            actions.push(ReplicaAction::Load { place });
+            self.actions.push(ReplicaAction::Load { place });
         }
     }
 
-    fn admit(&mut self, actions: &mut Vec<ReplicaAction>) {
+    fn admit(&mut self) {
         let (Some(place), None, Some(epoch)) = (self.loaded, self.loading, self.lineage.living()) else {
             return;
         };
@@ -435,7 +437,7 @@ impl<F: Format> Replica<F> {
                 break;
             }
             self.running.insert((step, group), Running { attempt: asked.attempt, epoch, place });
-            actions.push(ReplicaAction::Generate {
+            self.actions.push(ReplicaAction::Generate {
                 step,
                 group,
                 attempt: asked.attempt,

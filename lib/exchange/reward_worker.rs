@@ -61,6 +61,8 @@ pub struct RewardWorker<F: Format> {
     scored: Vec<(String, Vec<ColumnRow>)>,
     writing: Option<(String, Vec<u8>)>,
     next_seq: u64,
+    /// Kept over failed polls, so none is lost.
+    actions: Vec<RewardAction>,
     is_draining: bool,
 }
 
@@ -78,6 +80,7 @@ impl<F: Format> RewardWorker<F> {
             scored: Vec::new(),
             writing: None,
             next_seq: 0,
+            actions: Vec::new(),
             is_draining: false,
         })
     }
@@ -99,7 +102,6 @@ impl<F: Format> RewardWorker<F> {
         if self.is_draining || store.exists(names::DONE)? {
             return Ok(vec![RewardAction::Done]);
         }
-        let mut actions = Vec::new();
         for name in store.list(names::ROLLOUT)?.iter().rev() {
             let Some(step) = names::parse_number(name) else { continue };
             let segments = self.unscored(store, step)?;
@@ -115,11 +117,11 @@ impl<F: Format> RewardWorker<F> {
                 }
                 if let Some(bytes) = store.read(&path)? {
                     self.in_flight.insert(path.clone());
-                    actions.push(RewardAction::Score { segment: path, bytes });
+                    self.actions.push(RewardAction::Score { segment: path, bytes });
                 }
             }
         }
-        Ok(actions)
+        Ok(std::mem::take(&mut self.actions))
     }
 
     fn unscored(&self, store: &mut dyn Store, step: u64) -> Result<Vec<String>> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use slime_record::{Account, Draw, GroupEntry, Manifest, Refusal, VersionRun};
 
-use super::{BuilderAction, GroupId, Order, State, StepBuilder, StepPolicy};
+use super::{GroupId, Order, State, StepBuilder, StepPolicy};
 use crate::names;
 use crate::segment::to_json;
 use crate::{Commit, Format, Result, Store};
@@ -12,12 +12,7 @@ use crate::{Commit, Format, Result, Store};
 impl<F: Format> StepBuilder<F> {
     /// Commits the next step when exactly the wanted number of groups is accepted. A lost race is no error: the
     /// winner's manifest is read by the next poll.
-    pub(super) fn commit_due(
-        &mut self,
-        store: &mut dyn Store,
-        policy: &mut dyn StepPolicy,
-        actions: &mut Vec<BuilderAction>,
-    ) -> Result<()> {
+    pub(super) fn commit_due(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<()> {
         while self.step < self.config.num_steps {
             if self.config.order == Order::Arrival {
                 self.expire();
@@ -27,7 +22,7 @@ impl<F: Format> StepBuilder<F> {
             if store.commit(&names::manifest(self.step), &to_json(&manifest))? == Commit::Lost {
                 return Ok(());
             }
-            self.apply(manifest, policy, actions)?;
+            self.apply(manifest, policy)?;
         }
         Ok(())
     }
@@ -46,7 +41,12 @@ impl<F: Format> StepBuilder<F> {
         match self.config.order {
             Order::Arrival => taken.extend(self.accepted.iter().take(self.config.num_groups)),
             Order::Fixed => {
-                for (id, group) in self.groups.range((self.step, 0)..=(self.step, u32::MAX)) {
+                let groups = self.groups.range((self.step, 0)..=(self.step, u32::MAX));
+                for (number, (id, group)) in (0..).zip(groups) {
+                    // A group may be missing until a restarted builder draws it again.
+                    if id.1 != number {
+                        return None;
+                    }
                     match group.state {
                         State::Waiting => return None,
                         State::Accepted(_) => taken.push(*id),

@@ -19,23 +19,18 @@ struct Asked {
 
 impl<F: Format> StepBuilder<F> {
     /// Adopts every manifest that is there, whoever committed it.
-    pub(super) fn catch_up(
-        &mut self,
-        store: &mut dyn Store,
-        policy: &mut dyn StepPolicy,
-        actions: &mut Vec<BuilderAction>,
-    ) -> Result<()> {
+    pub(super) fn catch_up(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<()> {
         if !self.is_adopted {
             let steps = store.list(names::ROLLOUT)?;
             for step in steps.iter().rev().filter_map(|name| names::parse_number(name)) {
                 if let Some(bytes) = store.read(&names::manifest(step))? {
-                    self.apply(from_json(&names::manifest(step), &bytes)?, policy, actions)?;
+                    self.apply(from_json(&names::manifest(step), &bytes)?, policy)?;
                     break;
                 }
             }
         }
         while let Some(bytes) = store.read(&names::manifest(self.step))? {
-            self.apply(from_json(&names::manifest(self.step), &bytes)?, policy, actions)?;
+            self.apply(from_json(&names::manifest(self.step), &bytes)?, policy)?;
         }
         if !self.is_adopted {
             self.adopt_assignments(store, policy)?;
@@ -45,12 +40,7 @@ impl<F: Format> StepBuilder<F> {
     }
 
     /// Makes a manifest the state to continue from. Own draws that fit it stay, others are given up.
-    pub(super) fn apply(
-        &mut self,
-        manifest: Manifest,
-        policy: &mut dyn StepPolicy,
-        actions: &mut Vec<BuilderAction>,
-    ) -> Result<()> {
+    pub(super) fn apply(&mut self, manifest: Manifest, policy: &mut dyn StepPolicy) -> Result<()> {
         // What can fail comes first, so an error leaves the state as it was.
         let mut outstanding = Vec::new();
         for draw in &manifest.outstanding {
@@ -98,7 +88,7 @@ impl<F: Format> StepBuilder<F> {
         self.accepted.extend(own.into_iter().filter(|id| !carried.contains(id)));
         self.num_expired_tokens = 0;
         self.forget_old_segments();
-        actions.push(BuilderAction::Committed { manifest: Box::new(manifest) });
+        self.actions.push(BuilderAction::Committed { manifest: Box::new(manifest) });
         Ok(())
     }
 
@@ -230,6 +220,11 @@ impl<F: Format> StepBuilder<F> {
         let of_step = || self.groups.range((step, 0)..=(step, u32::MAX));
         let num_drawn = of_step().next_back().map_or(0, |(id, _)| id.1 + 1);
         let next = num_drawn.max(self.next_group.get(&step).copied().unwrap_or(0));
+        if self.config.order == Order::Fixed
+            && let Some(missing) = (0..num_drawn).find(|number| !self.groups.contains_key(&(step, *number)))
+        {
+            return Some((step, missing));
+        }
         let is_live = |group: &Group| !matches!(group.state, State::Refused { .. });
         let (num_live, num_wanted) = match self.config.order {
             Order::Fixed => (of_step().filter(|(_, group)| is_live(group)).count(), self.config.num_groups),

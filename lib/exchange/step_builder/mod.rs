@@ -184,6 +184,8 @@ pub struct StepBuilder<F: Format> {
     replicas: Vec<ReplicaView>,
     evaluating: Option<Physical>,
     evaluated: Vec<Physical>,
+    /// Kept over failed polls, so none is lost.
+    actions: Vec<BuilderAction>,
     is_draining: bool,
     is_adopted: bool,
     #[cfg(test)]
@@ -216,6 +218,7 @@ impl<F: Format> StepBuilder<F> {
             columns: BTreeMap::new(),
             evaluating: None,
             evaluated: Vec::new(),
+            actions: Vec::new(),
             is_draining: false,
             is_adopted: false,
             #[cfg(test)]
@@ -250,7 +253,6 @@ impl<F: Format> StepBuilder<F> {
 
     /// One round: read what is new, judge, commit, draw, assign.
     pub fn poll(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<Vec<BuilderAction>> {
-        let mut actions = Vec::new();
         self.owner.check(store)?;
         if self.is_draining {
             return Ok(vec![BuilderAction::Done]);
@@ -260,14 +262,14 @@ impl<F: Format> StepBuilder<F> {
             self.next_beat_ms = store.now_ms() + self.config.beat_ms;
         }
         self.lineage.refresh(store)?;
-        self.catch_up(store, policy, &mut actions)?;
+        self.catch_up(store, policy)?;
         self.watch_replicas(store)?;
         if self.step < self.config.num_steps {
             self.scan(store)?;
             self.judge(policy)?;
-            self.commit_due(store, policy, &mut actions)?;
+            self.commit_due(store, policy)?;
         }
-        self.evaluate_due(store, &mut actions)?;
+        self.evaluate_due(store)?;
         let is_paused = self.evaluating.is_some() && self.config.max_staleness == 0;
         if self.step < self.config.num_steps && !is_paused {
             self.draw_due(policy)?;
@@ -275,12 +277,12 @@ impl<F: Format> StepBuilder<F> {
         }
         self.send(store)?;
         if self.step >= self.config.num_steps && self.evaluating.is_none() && store.exists(names::DONE)? {
-            actions.push(BuilderAction::Done);
+            self.actions.push(BuilderAction::Done);
         }
-        Ok(actions)
+        Ok(std::mem::take(&mut self.actions))
     }
 
-    fn evaluate_due(&mut self, store: &mut dyn Store, actions: &mut Vec<BuilderAction>) -> Result<()> {
+    fn evaluate_due(&mut self, store: &mut dyn Store) -> Result<()> {
         while let Some(place) = self.evaluated.first().copied() {
             store.commit(&format!("{}/DONE", names::evaluation(place)), b"{}")?;
             self.evaluated.remove(0);
@@ -293,7 +295,7 @@ impl<F: Format> StepBuilder<F> {
                 due_evaluation(store, &self.lineage, self.config.eval_interval, self.config.num_steps)?
         {
             self.evaluating = Some(place);
-            actions.push(BuilderAction::Evaluate { place });
+            self.actions.push(BuilderAction::Evaluate { place });
         }
         Ok(())
     }

@@ -64,7 +64,8 @@ impl<R: RawFiles> SealedStore<R> {
             return Err(error);
         }
         if let Err(error) = self.raw.rename(&tmp, path) {
-            // A rename may report failure though it was done: the temporary name then is gone.
+            // A rename may report failure though it was done: the temporary name then is gone. (Or the folder was
+            // pruned meanwhile: then nobody needs the file.)
             if self.patiently(|raw| raw.num_links(&tmp))?.is_some() {
                 let _ = self.raw.remove(&tmp);
                 return Err(error);

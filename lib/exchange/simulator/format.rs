@@ -1,0 +1,63 @@
+//! The simulator's files: the digests themselves, as JSON, and its prompts and filter.
+
+use serde_json::json;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::segment::{from_json, to_json};
+use crate::{
+    ColumnDigest, DrawnPrompt, FinishedGroup, Format, Result, SampleDigest, SegmentDigest, SegmentHeader,
+    StepPolicy, Verdict,
+};
+
+/// Segments and columns as JSON.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SimFormat;
+
+impl Format for SimFormat {
+    type Row = SampleDigest;
+
+    fn encode(&self, header: &SegmentHeader, rows: &[SampleDigest]) -> Result<Vec<u8>> {
+        Ok(to_json(&SegmentDigest { header: *header, rows: rows.to_vec() }))
+    }
+
+    fn row_bytes(&self, _row: &SampleDigest) -> usize {
+        1
+    }
+
+    fn digest(&self, bytes: &[u8]) -> Result<SegmentDigest> {
+        from_json("segment", bytes)
+    }
+
+    fn encode_column(&self, _name: &str, column: &ColumnDigest) -> Result<Vec<u8>> {
+        Ok(to_json(column))
+    }
+
+    fn column(&self, _name: &str, bytes: &[u8]) -> Result<ColumnDigest> {
+        from_json("column", bytes)
+    }
+}
+
+/// Endless prompts; a filter that refuses some of them for ever, as a pure function.
+pub(super) struct SimPolicy {
+    pub seed: u64,
+    pub has_filter: bool,
+}
+
+impl SimPolicy {
+    pub fn refuses(&self, prompt_id: &str) -> bool {
+        self.has_filter && xxh3_64(format!("{}/{prompt_id}", self.seed).as_bytes()).is_multiple_of(3)
+    }
+}
+
+impl StepPolicy for SimPolicy {
+    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>> {
+        let prompt_id = format!("p{cursor}");
+        Ok(Some(DrawnPrompt { body: json!(prompt_id), prompt_id }))
+    }
+
+    fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict> {
+        assert_eq!(group.columns["reward"].len(), group.rows.len());
+        let is_refused = self.refuses(&group.rows[0].prompt_id);
+        Ok(if is_refused { Verdict::Refuse("zero_std".into()) } else { Verdict::Keep })
+    }
+}

@@ -1,0 +1,122 @@
+//! What must hold in every schedule, checked against the truth on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slime_record::Manifest;
+
+use super::files::World;
+use super::format::SimFormat;
+use super::schedule::Plan;
+use crate::{Bytes, Format, Order, Physical, names};
+
+/// Watches one schedule.
+#[derive(Default)]
+pub(super) struct Oracle {
+    manifests: Vec<(Vec<u8>, Manifest)>,
+    /// Steps whose folders are gone: a late zombie may commit there again, and nobody will ever look.
+    pruned: BTreeSet<usize>,
+}
+
+impl Oracle {
+    /// Remembers new manifests; one that is there never changes.
+    pub fn watch(&mut self, world: &World) {
+        while let Some(bytes) = world.truth(&names::manifest(self.manifests.len() as u64)) {
+            let manifest: Manifest = serde_json::from_slice(&bytes).expect("a committed manifest is whole");
+            self.manifests.push((bytes.to_vec(), manifest));
+        }
+        for (step, (bytes, _)) in self.manifests.iter().enumerate() {
+            match world.truth(&names::manifest(step as u64)) {
+                None => {
+                    self.pruned.insert(step);
+                }
+                Some(now) if !self.pruned.contains(&step) => {
+                    assert!(*now == bytes[..], "manifest {step} was changed after its commit");
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    pub fn num_committed(&self) -> usize {
+        self.manifests.len()
+    }
+
+    /// The steps in the state of a checkpoint; it must be there.
+    pub fn load_state(&self, world: &World, place: Physical) -> Vec<u64> {
+        let path = format!("{}/state", names::checkpoint(place));
+        let bytes = world.truth(&path).unwrap_or_else(|| panic!("{path} was chosen and is not there"));
+        serde_json::from_slice(&bytes).expect("numbers")
+    }
+
+    /// Each manifest once, in order.
+    pub fn check_consumed(&self, consumed: &[u64]) {
+        let wanted: Vec<u64> = (0..consumed.len() as u64).collect();
+        assert_eq!(consumed, wanted, "manifests consumed on this lineage");
+    }
+
+    /// What is trained is what was committed, young enough, and lies where the manifest says.
+    pub fn check_trained(&self, plan: &Plan, manifest: &Manifest, segments: &BTreeMap<String, Bytes>) {
+        let step = manifest.step;
+        let committed = self.manifests.get(step as usize).map(|(_, manifest)| manifest);
+        assert_eq!(committed, Some(manifest), "step {step} trains something that was not committed");
+        assert_eq!(manifest.groups.len(), plan.builder.num_groups);
+        for group in &manifest.groups {
+            let digest = SimFormat.digest(&segments[&group.segment.path]).expect("verified");
+            let rows = &digest.rows[group.first_row as usize..][..group.samples.len()];
+            for (sample, row) in group.samples.iter().zip(rows) {
+                let key = (row.id.step, row.id.group, row.id.attempt, row.id.index);
+                assert_eq!(key, (group.step, group.group, group.attempt, sample.index));
+                assert_eq!((row.tokens_hash, &row.prompt_id), (sample.tokens_hash, &group.prompt_id));
+                let trained = row.trained.iter().filter(|run| run.version >= manifest.min_version);
+                assert_eq!(trained.clone().map(|run| run.len).sum::<u32>(), sample.num_trained);
+                for run in trained {
+                    assert!(run.version <= step, "step {step} trains version {}", run.version);
+                    assert!(
+                        step - run.version <= plan.builder.max_staleness,
+                        "staleness: step {step} trains tokens of version {}",
+                        run.version
+                    );
+                    if plan.builder.order == Order::Fixed {
+                        assert_eq!(run.version, plan.builder.version_of(step), "v({step})");
+                        assert_eq!(group.step, step);
+                    }
+                }
+            }
+        }
+    }
+
+    /// At the end every step was consumed, no group or prompt was used twice, and none was lost.
+    pub fn check_end(&self, plan: &Plan, consumed: &[u64]) {
+        self.check_consumed(consumed);
+        assert_eq!(consumed.len() as u64, plan.builder.num_steps);
+        let (mut groups, mut cursors) = (BTreeSet::new(), BTreeSet::new());
+        for (_, manifest) in &self.manifests {
+            for group in &manifest.groups {
+                assert!(
+                    groups.insert((group.step, group.group)),
+                    "group {}/{} used twice",
+                    group.step,
+                    group.group
+                );
+                assert!(cursors.insert(group.cursor), "prompt {} used twice", group.cursor);
+                assert!(!plan.policy().refuses(&group.prompt_id), "a refused group is trained");
+            }
+            for refusal in &manifest.refused {
+                assert!(cursors.insert(refusal.cursor), "prompt {} used twice", refusal.cursor);
+            }
+            let mut known = cursors.clone();
+            known.extend(manifest.returned.iter().copied());
+            for cursor in
+                manifest.carried.iter().map(|g| g.cursor).chain(manifest.outstanding.iter().map(|d| d.cursor))
+            {
+                assert!(known.insert(cursor), "prompt {cursor} is in two places");
+            }
+            let all: BTreeSet<u64> = (0..manifest.cursor).collect();
+            assert_eq!(known, all, "prompts lost or invented by step {}", manifest.step);
+            let sum: u64 =
+                manifest.groups.iter().flat_map(|g| &g.samples).map(|s| u64::from(s.response_len)).sum();
+            assert_eq!(manifest.account.response, sum);
+            assert_eq!(manifest.account.trained + manifest.account.masked, sum);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One simulated process: a machine, its store, and the work its driver has under way.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use rand::Rng;
+use slime_record::{Publication, SampleId, VersionRun};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::files::{SimFiles, Stop, World};
+use super::format::{SimFormat, SimPolicy};
+use super::oracle::Oracle;
+use super::schedule::Plan;
+use crate::{
+    BuilderAction, ColumnRow, Error, Format, Physical, Replica, ReplicaAction, Result, RewardAction,
+    RewardWorker, SampleDigest, SealedStore, StepBuilder, Store, Trainer, TrainerAction, names,
+};
+
+/// Which owner a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Builder,
+    Trainer,
+    Replica(u32),
+    Reward(u32),
+}
+
+#[derive(Clone)]
+enum Machine {
+    Builder(Box<StepBuilder<SimFormat>>),
+    Trainer(Box<Trainer>),
+    Replica(Box<Replica<SimFormat>>),
+    Reward(Box<RewardWorker<SimFormat>>),
+}
+
+/// Work of the driver that ends at its time.
+#[derive(Clone)]
+enum Work {
+    Evaluated(Physical),
+    Load(Option<Physical>),
+    Save(Physical),
+    Trained(u64),
+    Checkpoint(Physical),
+    Swap(Physical),
+    Generated { step: u64, group: u32, attempt: u32, prompt: String, version: u64 },
+    Scored(String, Vec<ColumnRow>),
+}
+
+/// How a turn of a process ended.
+#[derive(Debug)]
+pub(super) enum Turn {
+    Alive,
+    Frozen,
+    Gone,
+    Finished,
+}
+
+pub(super) struct Process {
+    pub role: Role,
+    pub frozen_until: Option<u64>,
+    machine: Machine,
+    store: SealedStore<SimFiles>,
+    files: SimFiles,
+    works: Vec<(u64, Work)>,
+    /// Steps whose training is in the trainer's weights.
+    consumed: Vec<u64>,
+    engine: Option<Physical>,
+}
+
+impl Process {
+    /// Starts the owner's next incarnation; none when it died while starting.
+    pub fn start(world: &Rc<RefCell<World>>, id: u32, role: Role, plan: &Plan) -> Result<Option<Self>> {
+        let files = SimFiles::new(world, id);
+        files.begin();
+        let mut store = SealedStore::over(files.clone(), format!("{id}"));
+        let machine = match role {
+            Role::Builder => {
+                StepBuilder::start(&mut store, plan.builder.clone(), SimFormat, "").map(|mut m| {
+                    m.fault = plan.fault;
+                    Machine::Builder(Box::new(m))
+                })
+            }
+            Role::Trainer => Trainer::start(&mut store, plan.trainer.clone()).map(|mut m| {
+                m.fault = plan.fault;
+                Machine::Trainer(Box::new(m))
+            }),
+            Role::Replica(index) => Replica::start(&mut store, plan.replica(index), SimFormat, "")
+                .map(|m| Machine::Replica(Box::new(m))),
+            Role::Reward(index) => RewardWorker::start(&mut store, plan.reward(index), SimFormat, "")
+                .map(|m| Machine::Reward(Box::new(m))),
+        };
+        match machine {
+            Ok(machine) => Ok(Some(Self {
+                role,
+                frozen_until: None,
+                machine,
+                store,
+                files,
+                works: Vec::new(),
+                consumed: Vec::new(),
+                engine: None,
+            })),
+            Err(error) if files.stopped().is_some() || is_survivable(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One turn: what is done is handed in, then the machine is polled.
+    pub fn turn(&mut self, world: &Rc<RefCell<World>>, plan: &Plan, oracle: &mut Oracle) -> Result<Turn> {
+        if self.frozen_until.take().is_some() {
+            self.files.thaw();
+        } else {
+            self.files.begin();
+            if !self.hand_in(world, oracle)? {
+                return Ok(Turn::Gone);
+            }
+            self.files.begin();
+        }
+        let before = (self.machine.clone(), self.store.clone());
+        let outcome = self.poll(world, plan, oracle);
+        match self.files.stopped() {
+            Some(Stop::Frozen) => {
+                (self.machine, self.store) = before;
+                return Ok(Turn::Frozen);
+            }
+            Some(Stop::Killed) => return Ok(Turn::Gone),
+            None => {}
+        }
+        match outcome {
+            Ok(is_done) => Ok(if is_done { Turn::Finished } else { Turn::Alive }),
+            Err(error) if error.is_transient() => Ok(Turn::Alive),
+            Err(error) if is_survivable(&error) => Ok(Turn::Gone),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn hand_in(&mut self, world: &Rc<RefCell<World>>, oracle: &mut Oracle) -> Result<bool> {
+        let now_ms = world.borrow().now_ms;
+        let (due, later) = std::mem::take(&mut self.works).into_iter().partition(|(at, _)| *at <= now_ms);
+        self.works = later;
+        let due: Vec<(u64, Work)> = due;
+        for (_, work) in due {
+            let outcome = self.finish(work, world, oracle);
+            match outcome {
+                Err(error) if self.files.stopped().is_some() || is_survivable(&error) => return Ok(false),
+                outcome => outcome?,
+            }
+        }
+        Ok(true)
+    }
+
+    fn finish(&mut self, work: Work, world: &Rc<RefCell<World>>, oracle: &mut Oracle) -> Result<()> {
+        match (&mut self.machine, work) {
+            (Machine::Builder(builder), Work::Evaluated(place)) => builder.on_evaluated(place),
+            (Machine::Trainer(trainer), Work::Load(checkpoint)) => {
+                self.consumed = match checkpoint {
+                    None => Vec::new(),
+                    Some(place) => oracle.load_state(&world.borrow(), place),
+                };
+                trainer.on_loaded();
+            }
+            (Machine::Trainer(trainer), Work::Save(place)) => {
+                let bytes = serde_json::to_vec(&self.consumed).expect("numbers");
+                self.store.seal(&format!("{}/model", names::weights(place)), &bytes)?;
+                trainer.on_saved(Publication {
+                    version: place.version,
+                    epoch: place.epoch,
+                    same_as: None,
+                    transport: "disk".into(),
+                    path: Some(names::weights(place)),
+                    hash: xxh3_64(&bytes),
+                    tensors: Vec::new(),
+                });
+            }
+            (Machine::Trainer(trainer), Work::Trained(step)) => {
+                self.consumed.push(step);
+                oracle.check_consumed(&self.consumed);
+                trainer.on_trained();
+            }
+            (Machine::Trainer(trainer), Work::Checkpoint(place)) => {
+                let bytes = serde_json::to_vec(&self.consumed).expect("numbers");
+                self.store.seal(&format!("{}/state", names::checkpoint(place)), &bytes)?;
+                trainer.on_checkpointed();
+            }
+            (Machine::Replica(replica), Work::Swap(place)) => {
+                let path = format!("{}/model", names::weights(place));
+                if self.store.exists(&path)? {
+                    self.engine = Some(place);
+                    replica.on_loaded(place);
+                } else {
+                    replica.on_load_failed();
+                }
+            }
+            (Machine::Replica(replica), Work::Generated { step, group, attempt, prompt, version }) => {
+                let newer = self.engine.map(|place| place.version).filter(|now| *now != version);
+                let rows = (0..Plan::NUM_SAMPLES).map(|index| {
+                    let mut trained = vec![VersionRun { version, len: 3 }];
+                    trained.extend(newer.map(|version| VersionRun { version, len: 2 }));
+                    SampleDigest {
+                        id: SampleId { step, group, index, attempt, part: 0 },
+                        prompt_id: prompt.clone(),
+                        tokens_hash: xxh3_64(format!("{step}/{group}/{index}").as_bytes()),
+                        response_len: trained.iter().map(|run| run.len).sum(),
+                        trained,
+                        failed: world.borrow_mut().rng.random_ratio(1, 100),
+                    }
+                });
+                replica.on_finished(step, group, attempt, rows.collect());
+            }
+            (Machine::Reward(worker), Work::Scored(segment, rows)) => worker.on_scored(segment, rows),
+            _ => unreachable!("work goes back to the machine that asked for it"),
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, world: &Rc<RefCell<World>>, plan: &Plan, oracle: &mut Oracle) -> Result<bool> {
+        let mut is_done = false;
+        let add = |works: &mut Vec<(u64, Work)>, longest: u64, work| {
+            let mut world = world.borrow_mut();
+            let longest = if world.rng.random_ratio(1, 20) { longest * 5 } else { longest };
+            let at = world.now_ms + world.rng.random_range(1..=longest);
+            works.push((at, work));
+        };
+        match &mut self.machine {
+            Machine::Builder(builder) => {
+                let mut policy = SimPolicy { seed: plan.seed, has_filter: plan.builder.has_filter };
+                for action in builder.poll(&mut self.store, &mut policy)? {
+                    match action {
+                        BuilderAction::Committed { .. } => {}
+                        BuilderAction::Evaluate { place } => add(&mut self.works, 60, Work::Evaluated(place)),
+                        BuilderAction::Done => is_done = true,
+                    }
+                }
+            }
+            Machine::Trainer(trainer) => {
+                for action in trainer.poll(&mut self.store)? {
+                    match action {
+                        TrainerAction::Load { checkpoint } => {
+                            add(&mut self.works, 20, Work::Load(checkpoint))
+                        }
+                        TrainerAction::SaveWeights { place } => add(&mut self.works, 20, Work::Save(place)),
+                        TrainerAction::Train { manifest, segments, .. } => {
+                            oracle.check_trained(plan, &manifest, &segments);
+                            add(&mut self.works, 40, Work::Trained(manifest.step));
+                        }
+                        TrainerAction::SaveCheckpoint { place } => {
+                            add(&mut self.works, 20, Work::Checkpoint(place));
+                        }
+                        TrainerAction::Done { is_complete } => {
+                            assert!(is_complete, "nobody asked for a drain");
+                            oracle.check_end(plan, &self.consumed);
+                            is_done = true;
+                        }
+                    }
+                }
+            }
+            Machine::Replica(replica) => {
+                for action in replica.poll(&mut self.store)? {
+                    match action {
+                        ReplicaAction::Load { place } => add(&mut self.works, 20, Work::Swap(place)),
+                        ReplicaAction::Generate { step, group, attempt, prompt, version } => {
+                            let prompt = prompt.as_str().unwrap_or_default().to_owned();
+                            let work = Work::Generated { step, group, attempt, prompt, version };
+                            add(&mut self.works, 60, work);
+                        }
+                        ReplicaAction::Cancel { step, group, attempt } => self.works.retain(|(_, work)| {
+                            !matches!(work, Work::Generated { step: s, group: g, attempt: a, .. }
+                                if (*s, *g, *a) == (step, group, attempt))
+                        }),
+                        ReplicaAction::Done => is_done = true,
+                    }
+                }
+            }
+            Machine::Reward(worker) => {
+                for action in worker.poll(&mut self.store)? {
+                    match action {
+                        RewardAction::Score { segment, bytes } => {
+                            let rows = SimFormat.digest(&bytes)?.rows;
+                            let rows = rows.iter().map(|row| ColumnRow { id: row.id, value: 1.0 }).collect();
+                            add(&mut self.works, 20, Work::Scored(segment, rows));
+                        }
+                        RewardAction::Done => is_done = true,
+                    }
+                }
+            }
+        }
+        Ok(is_done)
+    }
+}
+
+/// Errors after which an owner is simply started again.
+fn is_survivable(error: &Error) -> bool {
+    matches!(error, Error::Stale { .. } | Error::Full { .. } | Error::Fenced { .. } | Error::Io { .. })
+}
