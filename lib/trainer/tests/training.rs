@@ -32,7 +32,7 @@ fn rollout(num_groups: u32, num_samples: u32) -> Vec<Scored> {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 (state >> 8) % 96
             };
-            let response: Vec<u32> = (0..1 + (group + 3 * index) % 9).map(|_| next()).collect();
+            let response: Vec<u32> = (0..=(group + 3 * index) % 9).map(|_| next()).collect();
             let loss_mask = (0..response.len()).map(|at| u8::from(index != 1 || at % 3 != 0)).collect();
             let tokens = [prompt.clone(), response].concat();
             let prompt_len = prompt.len() as u32;
@@ -255,7 +255,9 @@ fn bad_samples_are_named() {
     let error = train(&scored).unwrap_err().to_string();
     assert_eq!(error, "sample 0/0/1.0.0: tokens: expected ids below 96, got 96");
     let mut scored = rollout(1, 2);
-    scored.iter_mut().for_each(|scored| scored.sample.loss_mask.fill(0));
+    for scored in &mut scored {
+        scored.sample.loss_mask.fill(0);
+    }
     assert!(matches!(train(&scored), Err(Error::NothingTrained { step: 0 })));
     let mut scored = rollout(1, 2);
     scored[0].reward = f32::NAN;

@@ -1,0 +1,188 @@
+//! The resident trainer: one training step for each committed manifest, until the run is over.
+//!
+//! Rank 0 drives the machine of `slime_exchange` and hands the work to the other ranks, which sleep meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use slime_cli::{Failure, drain};
+use slime_comm::Communicator;
+use slime_config::RunConfig;
+use slime_exchange::{FsStore, Physical, Store, TrainerAction, TrainerConfig, names};
+use slime_record::Sample;
+use slime_trainer::{Scored, StepMetrics, Trainer};
+
+use crate::read_manifest::read_manifest;
+use crate::share::share;
+use crate::write_metrics::append_metrics;
+use crate::write_version::write_version;
+use crate::{checkpoint, failure};
+
+/// Pause of rank 0 when there is nothing to do.
+const IDLE: Duration = Duration::from_millis(5);
+/// Time between heartbeats.
+const BEAT_MS: u64 = 1000;
+/// Longest time a name may stay invisible to another node.
+const VISIBILITY_MS: u64 = 60_000;
+
+/// What all ranks do together.
+#[derive(Debug, Default, Serialize, Deserialize)]
+enum Work {
+    Load(PathBuf),
+    Train(Vec<(Sample, f32)>),
+    Checkpoint {
+        dir: PathBuf,
+        token: u64,
+    },
+    #[default]
+    Done,
+}
+
+/// The machine's settings from the configuration.
+fn machine_config(config: &RunConfig) -> Result<TrainerConfig, Failure> {
+    Ok(TrainerConfig {
+        num_steps: config.num_steps(None).map_err(failure!())?,
+        publish_interval: config.run.publish_interval,
+        max_staleness: config.run.max_staleness,
+        checkpoint_interval: config.checkpoint.interval,
+        keep_checkpoints: config.checkpoint.keep as usize,
+        visibility_ms: VISIBILITY_MS,
+        eval_interval: config.eval_interval(),
+        num_replicas: config.rollout.num_replicas,
+        beat_ms: BEAT_MS,
+    })
+}
+
+/// Trains until the run in `run` is over or this process is asked to drain.
+///
+/// # Errors
+/// Those of the store, of the samples and of training. A drained run ends with 75 in a world of one rank.
+pub fn follow(
+    run: &Path,
+    config: &RunConfig,
+    trainer: &mut Trainer,
+    comm: &Arc<dyn Communicator>,
+) -> Result<(), Failure> {
+    if comm.rank() == 0 {
+        return lead(run, config, trainer, &**comm);
+    }
+    loop {
+        comm.barrier().map_err(failure!())?;
+        match share(Work::Done, &**comm)? {
+            Work::Done => return Ok(()),
+            work => {
+                perform(work, trainer, &**comm)?;
+            }
+        }
+    }
+}
+
+/// Rank 0.
+fn lead(
+    run: &Path,
+    config: &RunConfig,
+    trainer: &mut Trainer,
+    comm: &dyn Communicator,
+) -> Result<(), Failure> {
+    let mut store = FsStore::open(run).map_err(failure!())?;
+    let mut machine =
+        slime_exchange::Trainer::start(&mut store, machine_config(config)?).map_err(failure!())?;
+    tracing::info!("epoch {}, continuing at version {}", machine.epoch(), machine.version());
+    loop {
+        if drain::requested() {
+            machine.drain();
+        }
+        let actions = match machine.poll(&mut store) {
+            Err(error) if error.is_transient() => Vec::new(),
+            polled => polled.map_err(failure!())?,
+        };
+        if actions.is_empty() {
+            std::thread::sleep(IDLE);
+        }
+        for action in actions {
+            match action {
+                TrainerAction::Load { checkpoint } => {
+                    if let Some(place) = checkpoint {
+                        give(Work::Load(run.join(names::checkpoint(place))), trainer, comm)?;
+                    }
+                    machine.on_loaded();
+                }
+                TrainerAction::SaveWeights { place } => {
+                    let origin = Path::new(&config.model.path);
+                    machine.on_saved(write_version(run, place, trainer.model(), origin)?);
+                }
+                TrainerAction::Train { manifest, segments, columns } => {
+                    let scored = read_manifest(&manifest, &segments, &columns)?;
+                    let started = Instant::now();
+                    let steps = give(train_work(scored), trainer, comm)?;
+                    append_metrics(run, &manifest, &steps, started.elapsed())?;
+                    machine.on_trained();
+                }
+                TrainerAction::SaveCheckpoint { place } => {
+                    save_checkpoint(run, place, &mut store, trainer, comm)?;
+                    machine.on_checkpointed();
+                }
+                TrainerAction::Done { is_complete } => {
+                    give(Work::Done, trainer, comm)?;
+                    return end(is_complete, comm);
+                }
+            }
+        }
+    }
+}
+
+fn train_work(scored: Vec<Scored>) -> Work {
+    Work::Train(scored.into_iter().map(|scored| (scored.sample, scored.reward)).collect())
+}
+
+fn save_checkpoint(
+    run: &Path,
+    place: Physical,
+    store: &mut FsStore,
+    trainer: &mut Trainer,
+    comm: &dyn Communicator,
+) -> Result<(), Failure> {
+    let path = names::checkpoint(place);
+    // What a killed try under the same name left behind is not part of this one.
+    store.remove(&path).map_err(failure!())?;
+    give(Work::Checkpoint { dir: run.join(path), token: place.epoch }, trainer, comm)?;
+    Ok(())
+}
+
+fn end(is_complete: bool, comm: &dyn Communicator) -> Result<(), Failure> {
+    if is_complete {
+        tracing::info!("all steps are trained");
+    } else if comm.size() == 1 {
+        return Err(Failure::new(75, "drained before the last step").with_hint("start again to continue"));
+    } else {
+        tracing::info!("drained before the last step");
+    }
+    Ok(())
+}
+
+/// Wakes the other ranks and does the work with them.
+fn give(work: Work, trainer: &mut Trainer, comm: &dyn Communicator) -> Result<Vec<StepMetrics>, Failure> {
+    if comm.size() == 1 {
+        return perform(work, trainer, comm);
+    }
+    comm.barrier().map_err(failure!())?;
+    let work = share(work, comm)?;
+    perform(work, trainer, comm)
+}
+
+/// One piece of work, on every rank; training returns its numbers.
+fn perform(work: Work, trainer: &mut Trainer, comm: &dyn Communicator) -> Result<Vec<StepMetrics>, Failure> {
+    match work {
+        Work::Load(dir) => checkpoint::load(&dir, trainer.optimizer_mut())?,
+        Work::Train(pairs) => {
+            let scored: Vec<Scored> =
+                pairs.into_iter().map(|(sample, reward)| Scored { sample, reward }).collect();
+            return trainer.train_rollout(&scored).map_err(failure!());
+        }
+        Work::Checkpoint { dir, token } => checkpoint::save(&dir, trainer.optimizer(), comm, token)?,
+        Work::Done => {}
+    }
+    Ok(Vec::new())
+}

@@ -1,0 +1,139 @@
+//! Trains on one rollout and ends.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use slime_cli::Failure;
+use slime_comm::{Communicator, Placement};
+use slime_config::{Dtype, RunConfig};
+use slime_model::Model;
+use slime_trainer::{Scored, Settings, StepMetrics, Trainer};
+use tch::{Device, Kind, Tensor};
+
+use crate::args::Args;
+use crate::failure;
+use crate::follow::follow;
+use crate::read_samples::read_samples;
+use crate::write_dump::write_dump;
+use crate::write_weights::write_weights;
+
+/// The whole tool, on every rank.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let config = args.config()?;
+    if args.dry_run {
+        // Text that was asked for: `run` prints it on stdout.
+        return Err(Failure { code: 0, message: config.to_toml().map_err(failure!())?, hint: None });
+    }
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+    if config.model.path.is_empty() {
+        return Err(Failure::new(78, "no weights to start from")
+            .with_hint("--weights DIR, or model.path in the TOML"));
+    }
+    if args.follow.is_none() && args.output.is_none() && args.dump.is_none() {
+        return Err(Failure::usage("nothing would be written").with_hint("--output DIR, --dump DIR or --follow RUN"));
+    }
+    let placement = Placement::detect().map_err(failure!())?;
+    tch::set_num_threads(slime_cli::threads_per_rank(placement.local_size.unwrap_or(1)) as i32);
+    let comm = slime_comm::world().map_err(failure!())?;
+    let result = train_once(args, &config, &comm);
+    match result {
+        Ok(()) => comm.finish().map_err(failure!()),
+        Err(failure) if comm.size() > 1 => {
+            tracing::error!("rank {}: {}", comm.rank(), failure.message);
+            comm.abort(failure.code)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<(), Failure> {
+    if let Some(dp) = config.parallel.dp.filter(|dp| *dp as usize != comm.size()) {
+        let message = format!("parallel.dp is {dp}, but the launcher started {} ranks", comm.size());
+        return Err(Failure::new(78, message).with_hint(format!("mpirun -n {dp} slime-train ...")));
+    }
+    let mut trainer = load(config, comm)?;
+    if let Some(run) = &args.follow {
+        return follow(run, config, &mut trainer, comm);
+    }
+    let scored = read_samples(&args.samples, &**comm)?;
+    let started = Instant::now();
+    let mut first_grads = None;
+    let steps = train(&mut trainer, &scored, |grads| {
+        if args.dump.is_some() && first_grads.is_none() {
+            first_grads =
+                Some(grads.iter().map(|(name, grad)| (name.clone(), grad.copy())).collect::<Vec<_>>());
+        }
+    })?;
+    if comm.rank() == 0 {
+        report(&steps, started);
+        if let Some(dump) = &args.dump {
+            write_dump(dump, trainer.model(), &steps, &first_grads.unwrap_or_default())?;
+        }
+        if let Some(output) = &args.output {
+            write_weights(output, trainer.model(), Path::new(&config.model.path))?;
+        }
+    }
+    Ok(())
+}
+
+fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Failure> {
+    let kind = match config.model.dtype {
+        Dtype::F32 => Kind::Float,
+        Dtype::Bf16 => Kind::BFloat16,
+    };
+    let open = |path: &str| Model::load(path, kind, Device::Cpu).map_err(failure!());
+    let reference = (config.algorithm.kl_loss_coef != 0.0)
+        .then(|| open(config.reference.path.as_deref().unwrap_or(&config.model.path)))
+        .transpose()?;
+    let steps = config.batch().map_err(failure!())?.num_steps_per_rollout;
+    let settings = Settings {
+        train: config.train.clone(),
+        algorithm: config.algorithm.clone(),
+        // Greedy samples were drawn from no distribution; their log-probs are those of the plain one.
+        temperature: if config.rollout.temperature > 0.0 { config.rollout.temperature } else { 1.0 },
+        num_steps_per_rollout: steps as usize,
+        num_optimizer_steps: config.run.num_steps.unwrap_or(1) * u64::from(steps),
+    };
+    Trainer::new(open(&config.model.path)?, reference, comm.clone(), settings).map_err(failure!())
+}
+
+fn train(
+    trainer: &mut Trainer,
+    scored: &[Scored],
+    mut keep: impl FnMut(&[(String, Tensor)]),
+) -> Result<Vec<StepMetrics>, Failure> {
+    trainer
+        .train_rollout_with(scored, |_, grads| {
+            keep(grads);
+            Ok(())
+        })
+        .map_err(failure!())
+}
+
+fn report(steps: &[StepMetrics], started: Instant) {
+    for (i, step) in steps.iter().enumerate() {
+        tracing::info!(
+            "optimizer step {}/{}: loss {:.6}, reward {:.4}, grad norm {:.4}, {} samples, {} trained tokens",
+            i + 1,
+            steps.len(),
+            step.loss,
+            step.reward_mean,
+            step.grad_norm,
+            step.num_samples,
+            step.num_trained_tokens
+        );
+        if step.num_masked_samples > 0 {
+            tracing::warn!(
+                "{} samples have no trained token and count only in the mean",
+                step.num_masked_samples
+            );
+        }
+    }
+    let tokens: usize = steps.iter().map(|step| step.num_forward_tokens).sum();
+    let unshared: usize = steps.iter().map(|step| step.num_unshared_tokens).sum();
+    let seconds = started.elapsed().as_secs_f64();
+    tracing::info!("{tokens} tokens computed in {seconds:.1} s ({unshared} without shared prompts)");
+}

@@ -1,0 +1,37 @@
+//! Writes the policy as a version of the run: a weight directory and what its publication says of it.
+
+use std::path::Path;
+
+use slime_cli::Failure;
+use slime_exchange::{Physical, names};
+use slime_model::Model;
+use slime_record::Publication;
+use slime_torch::bytes_of;
+use slime_transport::DiskWriter;
+use tch::Device;
+
+use crate::failure;
+use crate::write_weights::{side_files, specs};
+
+/// Makes `weights/<place>` below `run`, with the files beside the weights in `origin`.
+///
+/// # Errors
+/// The directory holds something already, or the disk refuses.
+pub fn write_version(
+    run: &Path,
+    place: Physical,
+    model: &Model,
+    origin: &Path,
+) -> Result<Publication, Failure> {
+    let views = model.params().views().map_err(failure!())?;
+    let path = names::weights(place);
+    let mut writer = DiskWriter::create(run.join(&path), specs(&views)?).map_err(failure!())?;
+    for (name, tensor) in &views {
+        let host = tensor.to_device(Device::Cpu).contiguous();
+        writer.write(name, bytes_of(&host).map_err(failure!())?).map_err(failure!())?;
+    }
+    for (name, bytes) in side_files(origin, model.params().kind())? {
+        writer.add_file(&name, &bytes).map_err(failure!())?;
+    }
+    Ok(writer.finish().map_err(failure!())?.publication(place.version, place.epoch, path))
+}

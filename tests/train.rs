@@ -1,0 +1,181 @@
+//! `slime-train` from outside: one rollout in, new weights and dumps out, alone and under mpirun, and bad input.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use slime_weights::{WeightDir, decode_f32};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(name)
+}
+
+fn tool() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slime-train"));
+    command.env("OMP_NUM_THREADS", "1");
+    command
+}
+
+fn message(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Four groups of four ragged samples over the fixtures' vocabulary, as rewarded JSON lines.
+fn rows() -> Vec<Value> {
+    let mut rows = Vec::new();
+    for group in 0..4u32 {
+        for index in 0..4u32 {
+            let prompt: Vec<u32> = (0..3 + group).map(|at| (group * 17 + at * 5) % 96).collect();
+            let response: Vec<u32> =
+                (0..1 + (group + 2 * index) % 5).map(|at| (group * 7 + index * 11 + at * 3) % 96).collect();
+            let (prompt_len, response_len) = (prompt.len(), response.len());
+            let (loss_mask, log_probs) = (vec![1; response_len], vec![-4.5; response_len]);
+            let tokens = [prompt, response].concat();
+            rows.push(json!({
+                "step": 0, "group": group, "index": index, "status": "completed",
+                "tokens": tokens, "prompt_len": prompt_len, "loss_mask": loss_mask,
+                "rollout_log_probs": log_probs, "reward": f64::from(index % 2),
+            }));
+        }
+    }
+    rows
+}
+
+/// A folder with `samples.jsonl` and `run.toml`.
+fn folder(rows: &[Value]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
+    fs::write(dir.path().join("samples.jsonl"), text).expect("samples are written");
+    let toml = format!(
+        "[model]\npath = {:?}\n[rollout]\nrollout_batch_size = 4\nn_samples_per_prompt = 4\n[train]\nlr = 1e-3\n",
+        fixture("llama")
+    );
+    fs::write(dir.path().join("run.toml"), toml).expect("the configuration is written");
+    dir
+}
+
+fn train(dir: &Path, more: &[&str]) -> Output {
+    tool()
+        .current_dir(dir)
+        .args(["--config", "run.toml", "--samples", "samples.jsonl"])
+        .args(more)
+        .output()
+        .expect("slime-train starts")
+}
+
+/// The tensors of one safetensors file of a dump.
+fn tensors(file: &Path) -> Vec<(String, Vec<f32>)> {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    fs::copy(file, dir.path().join("model.safetensors")).expect("the file is there");
+    let weights = WeightDir::open(dir.path()).expect("it is safetensors");
+    let read = |name: &str| {
+        let view = weights.tensor(name).expect("a listed tensor is there");
+        (name.to_owned(), decode_f32(name, view.bytes, view.dtype).expect("it is floating"))
+    };
+    weights.names().map(read).collect()
+}
+
+fn loss(dump: &Path) -> Value {
+    serde_json::from_slice(&fs::read(dump.join("loss.json")).expect("loss.json is there"))
+        .expect("it is JSON")
+}
+
+fn close(a: &[(String, Vec<f32>)], b: &[(String, Vec<f32>)], tolerance: f32) {
+    assert_eq!(a.len(), b.len());
+    for ((name, a), (other, b)) in a.iter().zip(b) {
+        assert_eq!(name, other);
+        let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= tolerance, "{name}: {worst}");
+    }
+}
+
+#[test]
+fn one_rollout_gives_new_weights_and_a_dump_under_hugging_face_names() {
+    let dir = folder(&rows());
+    let output = train(dir.path(), &["--output", "new", "--dump", "dump"]);
+    assert!(output.status.success(), "{}", message(&output));
+    assert!(output.stdout.is_empty());
+    let old = tensors(&fixture("llama").join("model.safetensors"));
+    let new = tensors(&dir.path().join("new/model.safetensors"));
+    let grads = tensors(&dir.path().join("dump/grads.safetensors"));
+    assert!(old.iter().map(|t| &t.0).eq(new.iter().map(|t| &t.0)), "the same tensors");
+    assert!(old.iter().map(|t| &t.0).eq(grads.iter().map(|t| &t.0)), "a gradient for each");
+    close(&new, &tensors(&dir.path().join("dump/weights.safetensors")), 0.0);
+    // AdamW's first update moves a weight by the learning rate against its gradient.
+    for ((name, old), ((_, new), (_, grads))) in old.iter().zip(new.iter().zip(&grads)) {
+        for ((old, new), grad) in old.iter().zip(new).zip(grads) {
+            if grad.abs() > 1e-4 {
+                assert!((old - new - 1e-3 * grad.signum()).abs() < 2e-5, "{name}: {old} -> {new} by {grad}");
+            }
+        }
+    }
+    assert!(dir.path().join("new/config.json").exists());
+    let loss = loss(&dir.path().join("dump"));
+    assert_eq!(loss["steps"].as_array().map(Vec::len), Some(1));
+    assert!(loss["loss"].as_f64().is_some_and(f64::is_finite));
+    assert_eq!(loss["steps"][0]["num_samples"], 16);
+    assert!(loss["steps"][0]["log_prob_abs_diff"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn ranks_under_mpirun_give_the_same_loss_and_weights() {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        eprintln!("skipped: no mpirun here");
+        return;
+    }
+    let dir = folder(&rows());
+    let output = train(dir.path(), &["--output", "alone", "--dump", "dump-1"]);
+    assert!(output.status.success(), "{}", message(&output));
+    for ranks in ["2", "3"] {
+        let (new, dump) = (format!("new-{ranks}"), format!("dump-{ranks}"));
+        let output = Command::new("mpirun")
+            .current_dir(dir.path())
+            .env("OMP_NUM_THREADS", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+            .args(["--oversubscribe", "-n", ranks, env!("CARGO_BIN_EXE_slime-train")])
+            .args(["--config", "run.toml", "--samples", "samples.jsonl", "--output", &new, "--dump", &dump])
+            .output()
+            .expect("mpirun starts");
+        assert!(output.status.success(), "{}", message(&output));
+        let (one, many) = (loss(&dir.path().join("dump-1")), loss(&dir.path().join(&dump)));
+        let difference = one["loss"].as_f64().zip(many["loss"].as_f64()).map(|(a, b)| (a - b).abs());
+        assert!(difference < Some(1e-6), "{one} and {many}");
+        let grads = |dump: &str| tensors(&dir.path().join(dump).join("grads.safetensors"));
+        close(&grads(&dump), &grads("dump-1"), 1e-6);
+    }
+}
+
+#[test]
+fn dry_run_prints_the_resolved_configuration() {
+    let dir = folder(&[]);
+    let output = train(dir.path(), &["--dry-run", "--set", "train.lr=2e-6"]);
+    assert!(output.status.success(), "{}", message(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("global_batch_size = 16") && text.contains("lr = 2e-6"), "{text}");
+}
+
+#[test]
+fn bad_input_gives_one_error_and_its_exit_code() {
+    let check = |rows: &[Value], more: &[&str], code: i32, text: &str| {
+        let dir = folder(rows);
+        let output = train(dir.path(), more);
+        assert_eq!(output.status.code(), Some(code), "{}", message(&output));
+        assert!(message(&output).contains(text), "{text:?} is not in {}", message(&output));
+        assert_eq!(message(&output).matches("slime-train: error:").count(), 1);
+        assert!(!dir.path().join("new").exists(), "nothing is left behind");
+    };
+    let output = ["--output", "new"];
+    let mut without = rows();
+    without[5].as_object_mut().expect("a row is an object").remove("reward");
+    check(&without, &output, 65, "samples.jsonl: sample 0/1/1.0.0: no reward");
+    check(&[], &output, 65, "no samples to train on");
+    let mut foreign = rows();
+    foreign[0]["tokens"][0] = json!(4096);
+    check(&foreign, &output, 65, "expected ids below 96, got 4096");
+    check(&rows()[..15], &["--output", "new", "--set", "train.num_steps_per_rollout=2"], 78, "15 samples");
+    check(&rows(), &["--output", "new", "--weights", "nowhere"], 66, "nowhere");
+    check(&rows(), &["--output", "new", "--set", "train.lrr=1"], 78, "lrr");
+    check(&rows(), &[], 64, "nothing would be written");
+}
