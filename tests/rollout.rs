@@ -121,7 +121,8 @@ fn score_gives_back_the_recorded_log_probs_and_keeps_every_field() {
         }
         assert_eq!(before["response"], after["response"]);
     }
-    let foreign = rows(&rollout(&args, "{\"tokens\": [3, 4, 5], \"prompt_len\": 1, \"mine\": {\"x\": [1]}}\n"));
+    let foreign =
+        rows(&rollout(&args, "{\"tokens\": [3, 4, 5], \"prompt_len\": 1, \"mine\": {\"x\": [1]}}\n"));
     assert_eq!(foreign[0]["mine"], json!({"x": [1]}));
     assert_eq!(foreign[0]["log_probs"].as_array().unwrap().len(), 2);
 }
@@ -174,7 +175,11 @@ fn bad_input_gives_one_clear_error_and_its_exit_code() {
     assert_refused(&sample(&weights, &typo, PROMPTS), 78, &["rollout.temprature", "temperature"]);
     assert_refused(&sample(&weights, &["--set", "rollout.top_p=2"], PROMPTS), 78, &["top_p"]);
     let nowhere = dir.path().join("no/where.jsonl");
-    assert_refused(&sample(&weights, &["--output", nowhere.to_str().unwrap()], PROMPTS), 73, &["where.jsonl"]);
+    assert_refused(
+        &sample(&weights, &["--output", nowhere.to_str().unwrap()], PROMPTS),
+        73,
+        &["where.jsonl"],
+    );
     assert_refused(&rollout(&[], ""), 64, &["no weights", "hint:"]);
 }
 
@@ -198,4 +203,75 @@ fn truncated_weights_are_refused() {
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 100]).unwrap();
     assert_refused(&sample(&weights, &[], PROMPTS), 65, &["model.safetensors"]);
+}
+
+/// A run with one step, whose version 0 is published as a trainer does.
+fn run_dir(dir: &TempDir) -> PathBuf {
+    let (weights, run) = (weights(dir), dir.path().join("run"));
+    for folder in ["epoch", "version", "control"] {
+        fs::create_dir_all(run.join(folder)).unwrap();
+    }
+    let config = format!(
+        "[run]\nnum_steps = 1\n[model]\npath = {weights:?}\n[data]\nenvironment = \"arithmetic\"\n[rollout]\n\
+         rollout_batch_size = 2\nn_samples_per_prompt = 3\nmax_response_len = 6\n\
+         [eval.held_out]\nnum_prompts = 2\nmax_response_len = 4\n"
+    );
+    fs::write(run.join("run.toml"), config).unwrap();
+    fs::write(run.join("epoch/000001"), json!({"epoch": 1, "parent": null, "checkpoint": 0}).to_string())
+        .unwrap();
+    let publication = json!({"version": 0, "epoch": 1, "transport": "disk", "path": weights, "hash": 1});
+    fs::write(run.join("version/000000.e001.json"), publication.to_string()).unwrap();
+    run
+}
+
+fn wait_for(path: &Path) {
+    for _ in 0..600 {
+        if path.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{} never appeared", path.display());
+}
+
+fn follow(run: &Path, roles: &[&str]) -> std::process::Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slime-rollout"));
+    command.arg("--follow").arg(run).args(roles).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn builder_and_replica_commit_a_step_and_evaluate_in_one_process_or_two() {
+    let mut manifests = Vec::new();
+    for roles in [vec![vec![]], vec![vec!["--builder"], vec!["--replica", "0"]]] {
+        let dir = TempDir::new().unwrap();
+        let run = run_dir(&dir);
+        let children: Vec<_> = roles.iter().map(|roles| follow(&run, roles)).collect();
+        let manifest = run.join("rollout/000000/MANIFEST.json");
+        wait_for(&manifest);
+        wait_for(&run.join("eval/000000.e001/DONE"));
+        fs::write(run.join("control/done"), "").unwrap();
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let manifest: Value = serde_json::from_slice(&fs::read(manifest).unwrap()).unwrap();
+        let groups = manifest["groups"].as_array().unwrap();
+        assert_eq!(groups.len(), 2);
+        manifests.push(groups.iter().map(|group| group["samples"].clone()).collect::<Vec<_>>());
+        let metrics = fs::read_to_string(run.join("metrics/rollout.jsonl")).unwrap();
+        assert!(metrics.contains("\"set\":\"held_out\"") && metrics.contains("\"step\":0"), "{metrics}");
+    }
+    assert_eq!(manifests[0], manifests[1], "the same samples whoever generates them");
+}
+
+#[test]
+fn stop_drains_and_a_second_owner_is_refused_while_the_first_lives() {
+    let dir = TempDir::new().unwrap();
+    let run = run_dir(&dir);
+    let first = follow(&run, &[]);
+    wait_for(&run.join("rollout/000000/MANIFEST.json"));
+    let second = follow(&run, &[]).wait_with_output().unwrap();
+    assert_refused(&second, 73, &["builder.0", "alive", "--takeover"]);
+    fs::write(run.join("control/stop"), "").unwrap();
+    assert_refused(&first.wait_with_output().unwrap(), 75, &["stopped between steps"]);
 }

@@ -81,6 +81,9 @@ pub struct Resident {
     /// Only generate, as replica R
     #[arg(long, value_name = "R", requires = "follow")]
     pub replica: Option<u32>,
+    /// Start although the same role seems to be alive; the other one ends
+    #[arg(long, requires = "follow")]
+    pub takeover: bool,
 }
 
 /// `slime-rollout score`.

@@ -12,7 +12,8 @@ use slime_verifier::RewardSet;
 
 use crate::evaluate::{Evaluator, rewards};
 use crate::failure;
-use crate::follow::{note, patient};
+use crate::follow::patient;
+use crate::ownership::note;
 use crate::read_prompts;
 use crate::replicate::{BEAT_MS, groups_in_flight};
 use crate::write_metrics::Metrics;

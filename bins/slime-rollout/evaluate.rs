@@ -1,6 +1,7 @@
 //! Evaluations: every due set is sampled with a published version, scored, and written beside its numbers.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 
 use slime_cli::Failure;
@@ -13,6 +14,7 @@ use slime_verifier::RewardSet;
 
 use crate::failure;
 use crate::generate::{GroupId, Sampler};
+use crate::replicate::weights_of;
 use crate::write_metrics::Metrics;
 use crate::{read_prompts, write_samples};
 
@@ -85,7 +87,14 @@ impl Evaluator {
                 self.place = None;
                 return Ok(Some(place));
             };
-            self.running = self.load(place, set)?;
+            let dir = weights_of(store, &self.run_dir, place)?;
+            let gone = || {
+                Failure::new(
+                    slime_cli::exit::NO_INPUT,
+                    format!("weights {place} are gone before their evaluation"),
+                )
+            };
+            self.running = self.load(place, &dir.ok_or_else(gone)?, set)?;
         }
         let Some(running) = &mut self.running else { return Ok(None) };
         while running.sampler.has_room()
@@ -107,7 +116,7 @@ impl Evaluator {
     }
 
     /// The engine and the prompts of a set.
-    fn load(&self, place: Physical, name: String) -> Result<Option<Running>, Failure> {
+    fn load(&self, place: Physical, dir: &Path, name: String) -> Result<Option<Running>, Failure> {
         let (Some(set), Some(tokenizer)) = (self.config.eval.get(&name), &self.tokenizer) else {
             return Ok(None);
         };
@@ -116,7 +125,7 @@ impl Evaluator {
         config.rollout.temperature = set.temperature;
         config.rollout.n_samples_per_prompt = Some(set.n_samples_per_prompt);
         config.rollout.max_response_len = set.max_response_len.unwrap_or(config.rollout.max_response_len);
-        config.model.path = self.run_dir.weights(place.version, place.epoch).display().to_string();
+        config.model.path = dir.display().to_string();
         let source = source(&config, set)?;
         let len = source.len().map_or(set.num_prompts, |len| len.min(set.num_prompts));
         let prompts = (0..len).map(|i| source.prompt(i).map(|prompt| (i as u32, prompt)));

@@ -10,6 +10,7 @@ use slime_exchange::{Error, FsStore, Store};
 use crate::args::Once;
 use crate::build_steps::Builder;
 use crate::failure;
+use crate::ownership;
 use crate::replicate::Replicator;
 
 /// Pause between polls when there is nothing to compute.
@@ -24,6 +25,13 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
     let config = slime_config::load(Some(&run_dir.run_toml()), &args.settings.sets).map_err(failure!())?;
     let mut store = FsStore::open(run).map_err(failure!())?;
     let resident = &args.resident;
+    if !resident.takeover {
+        let replica = format!("replica.{}", resident.replica.unwrap_or(0));
+        let owners = [(resident.replica.is_none(), "builder.0"), (!resident.builder, replica.as_str())];
+        for (_, owner) in owners.into_iter().filter(|(is_mine, _)| *is_mine) {
+            ownership::refuse_second(&mut store, owner)?;
+        }
+    }
     let mut builder = match resident.replica {
         None => Some(Builder::start(&mut store, &config, &run_dir)?),
         Some(_) => None,
@@ -68,10 +76,4 @@ pub fn patient<T>(polled: Result<Vec<T>, Error>) -> Result<Vec<T>, Failure> {
         }
         polled => polled.map_err(failure!()),
     }
-}
-
-/// Who holds an incarnation, for people.
-pub fn note() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}:{}", host.trim(), std::process::id())
 }

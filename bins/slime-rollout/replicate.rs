@@ -1,15 +1,19 @@
 //! The replica's role: generates what the step builder assigned, with the weights it asked for.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use slime_cli::Failure;
 use slime_config::{RunConfig, RunDir};
 use slime_exchange::{ArrowFormat, Physical, Replica, ReplicaAction, ReplicaConfig, Store};
+use slime_record::Publication;
 use slime_tokenizer::Tokenizer;
+use slime_transport::DiskReader;
 
 use crate::failure;
-use crate::follow::{note, patient};
+use crate::follow::patient;
 use crate::generate::{GroupId, Sampler};
+use crate::ownership::note;
 use crate::{read_prompts, write_samples};
 
 /// Size at which a segment is sealed.
@@ -81,7 +85,7 @@ impl Replicator {
         let mut is_done = false;
         for action in patient(self.machine.poll(store))? {
             match action {
-                ReplicaAction::Load { place } => self.load(place)?,
+                ReplicaAction::Load { place } => self.load(store, place)?,
                 ReplicaAction::Generate { step, group, attempt, prompt, .. } => {
                     let prompt = read_prompts::from_body(&prompt)?;
                     if let Some(sampler) = &mut self.sampler {
@@ -105,8 +109,12 @@ impl Replicator {
     }
 
     /// Weights that vanished were pruned: the machine asks for others.
-    fn load(&mut self, place: Physical) -> Result<(), Failure> {
-        let dir = self.run_dir.weights(place.version, place.epoch);
+    fn load(&mut self, store: &mut dyn Store, place: Physical) -> Result<(), Failure> {
+        let Some(dir) = weights_of(store, &self.run_dir, place)? else {
+            tracing::warn!("weights {place} are not published any more");
+            self.machine.on_load_failed();
+            return Ok(());
+        };
         let loaded = match &mut self.sampler {
             Some(sampler) => sampler.reload(&dir, place.version).map_err(failure!()),
             None => {
@@ -126,4 +134,27 @@ impl Replicator {
         }
         Ok(())
     }
+}
+
+/// Where the weights of a version lie, verified against their publication; `None` when that is gone.
+pub fn weights_of(
+    store: &mut dyn Store,
+    run_dir: &RunDir,
+    place: Physical,
+) -> Result<Option<PathBuf>, Failure> {
+    let path = slime_exchange::names::version(place);
+    let Some(bytes) = store.read(&path).map_err(failure!())? else { return Ok(None) };
+    let publication: Publication =
+        serde_json::from_slice(&bytes).map_err(|error| Failure::data(format!("{path}: {error}")))?;
+    let dir = match &publication.path {
+        Some(path) => run_dir.root().join(path),
+        None => run_dir.weights(place.version, place.epoch),
+    };
+    if !dir.exists() {
+        return Ok(None);
+    }
+    if !publication.tensors.is_empty() {
+        DiskReader::open(&dir, &publication).and_then(|reader| reader.verify()).map_err(failure!())?;
+    }
+    Ok(Some(dir))
 }
