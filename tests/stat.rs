@@ -69,8 +69,8 @@ fn page_has_tables_curves_and_outcome() {
 
 #[test]
 fn narrow_terminals_are_told_what_is_left_out() {
-    let wide: String = (0..20).map(|i| format!(",\"some_long_name_{i:02}\":{i}")).collect();
-    let run = run_with(&format!("{{\"step\":0,\"reward_mean\":0.5{wide}}}\n"), "");
+    let wide: Vec<String> = (0..20).map(|i| format!("\"some_long_name_{i:02}\":{i}")).collect();
+    let run = run_with(&format!("{{\"step\":0,\"reward_mean\":0.5,{}}}\n", wide.join(",")), "");
     let output = stat(&[name(run.path())]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.lines().next().is_some_and(|line| line.chars().count() <= 80), "{text}");

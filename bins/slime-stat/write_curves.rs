@@ -37,12 +37,9 @@ pub fn curve(title: &str, series: &[(u64, f64)]) -> String {
     }
     let across = averages.len() * stretch;
     let (left, right) = (first.0.to_string(), last.0.to_string());
-    text += &format!("{:>9} +{}\n", "", "-".repeat(across));
-    text += &format!(
-        "{:>11}{left}{right:>gap$}\n\n",
-        "",
-        gap = across.saturating_sub(left.len()).max(right.len() + 1)
-    );
+    text.extend([format!("{:>9} +{}\n", "", "-".repeat(across))]);
+    let gap = across.saturating_sub(left.len()).max(right.len() + 1);
+    text.extend([format!("{:>11}{left}{right:>gap$}\n\n", "")]);
     text
 }
 

@@ -72,7 +72,7 @@ fn table(identity: &[&str], rows: &[(Vec<String>, &Numbers)]) -> String {
         text.push('\n');
     }
     if !left_out.is_empty() {
-        text += &format!("(--json also has {})\n", left_out.join(", "));
+        text.extend([format!("(--json also has {})\n", left_out.join(", "))]);
     }
     text.push('\n');
     text
