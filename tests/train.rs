@@ -153,7 +153,7 @@ fn dry_run_prints_the_resolved_configuration() {
     let output = train(dir.path(), &["--dry-run", "--set", "train.lr=2e-6"]);
     assert!(output.status.success(), "{}", message(&output));
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("global_batch_size = 16") && text.contains("lr = 2e-6"), "{text}");
+    assert!(text.contains("global_batch_size = 16") && text.contains("lr = 0.000002"), "{text}");
 }
 
 #[test]

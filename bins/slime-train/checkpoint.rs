@@ -33,7 +33,8 @@ pub fn save(dir: &Path, optimizer: &Optimizer, comm: &dyn Communicator, token: u
         });
     }
     let meta = json!({ "optimizer_step": optimizer.step_count() });
-    let snapshot = Snapshot { rank: comm.rank(), world_size: comm.size(), token, meta, shards };
+    let (rank, world_size) = (comm.rank(), comm.size());
+    let snapshot = Snapshot { rank, world_size, token: token.to_string(), meta, shards };
     slime_checkpoint::write(dir, &snapshot, PATIENCE).map_err(failure!())
 }
 

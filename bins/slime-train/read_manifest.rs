@@ -42,7 +42,9 @@ pub fn read_manifest(
             let mut sample = segment.sample(row).map_err(failure!())?;
             if sample.tokens_hash() != entry.tokens_hash {
                 let id = sample.id();
-                return Err(broken(format!("{path}: row {row} is sample {id} with other tokens than committed")));
+                return Err(broken(format!(
+                    "{path}: row {row} is sample {id} with other tokens than committed"
+                )));
             }
             mask_stale(&mut sample, manifest.min_version);
             let id = sample.id();

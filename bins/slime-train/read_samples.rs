@@ -8,7 +8,6 @@ use slime_comm::Communicator;
 use slime_record::{Row, RowReader, Sample};
 use slime_trainer::Scored;
 
-use crate::failure;
 use crate::share::share;
 
 /// The samples of `input` (`-` is stdin) on every rank.

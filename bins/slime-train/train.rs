@@ -33,7 +33,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             .with_hint("--weights DIR, or model.path in the TOML"));
     }
     if args.follow.is_none() && args.output.is_none() && args.dump.is_none() {
-        return Err(Failure::usage("nothing would be written").with_hint("--output DIR, --dump DIR or --follow RUN"));
+        return Err(
+            Failure::usage("nothing would be written").with_hint("--output DIR, --dump DIR or --follow RUN")
+        );
     }
     let placement = Placement::detect().map_err(failure!())?;
     tch::set_num_threads(slime_cli::threads_per_rank(placement.local_size.unwrap_or(1)) as i32);
