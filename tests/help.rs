@@ -59,3 +59,8 @@ fn slime_stat_help_is_the_snapshot() {
 fn slime_sync_help_is_the_snapshot() {
     check("slime-sync", env!("CARGO_BIN_EXE_slime-sync"), &["verify", "push"]);
 }
+
+#[test]
+fn slime_rollout_help_is_the_snapshot() {
+    check("slime-rollout", env!("CARGO_BIN_EXE_slime-rollout"), &["score"]);
+}

@@ -212,9 +212,10 @@ fn run_dir(dir: &TempDir) -> PathBuf {
         fs::create_dir_all(run.join(folder)).unwrap();
     }
     let config = format!(
-        "[run]\nnum_steps = 1\n[model]\npath = {weights:?}\n[data]\nenvironment = \"arithmetic\"\n[rollout]\n\
+        "[run]\nnum_steps = 1\n[model]\npath = \"{}\"\n[data]\nenvironment = \"arithmetic\"\n[rollout]\n\
          rollout_batch_size = 2\nn_samples_per_prompt = 3\nmax_response_len = 6\n\
-         [eval.held_out]\nnum_prompts = 2\nmax_response_len = 4\n"
+         [eval.held_out]\nnum_prompts = 2\nmax_response_len = 4\n",
+        weights.display()
     );
     fs::write(run.join("run.toml"), config).unwrap();
     fs::write(run.join("epoch/000001"), json!({"epoch": 1, "parent": null, "checkpoint": 0}).to_string())

@@ -32,14 +32,14 @@ pub struct Args {
 /// What else it does.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Adds to rows with "tokens" the "log_probs" of every token after the first
+    /// Adds to rows with tokens the log-probs of every token after the first
     Score(Score),
 }
 
 /// Sampling once over all prompts.
 #[derive(Debug, ClapArgs)]
 pub struct Once {
-    /// Weight directory: config.json, safetensors, tokenizer (default: model.path of the configuration)
+    /// Weight directory: config.json, safetensors, tokenizer (default: `model.path` of the configuration)
     #[arg(long, value_name = "DIR")]
     pub weights: Option<PathBuf>,
     /// Prompts as JSON lines, with an optional slice (prompts.jsonl@[0:100]); - is stdin (default: [data])
@@ -53,13 +53,13 @@ pub struct Once {
     /// How samples are written
     #[arg(long, value_enum, default_value_t = OutputFormat::Jsonl)]
     pub format: OutputFormat,
-    /// Key of a row's prompt (default: data.input_key)
+    /// Key of a row's prompt (default: `data.input_key`)
     #[arg(long, value_name = "KEY")]
     pub input_key: Option<String>,
-    /// Key of a row's expected answer (default: data.label_key)
+    /// Key of a row's expected answer (default: `data.label_key`)
     #[arg(long, value_name = "KEY")]
     pub label_key: Option<String>,
-    /// Key of a row's metadata (default: data.metadata_key)
+    /// Key of a row's metadata (default: `data.metadata_key`)
     #[arg(long, value_name = "KEY")]
     pub metadata_key: Option<String>,
     /// Stop after this many prompts (an environment has no end of its own)

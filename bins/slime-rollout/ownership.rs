@@ -41,13 +41,12 @@ pub fn refuse_second(store: &mut dyn Store, owner: &str) -> Result<(), Failure> 
     let Some(newest) = store.list(&folder).map_err(failure!())?.into_iter().max() else { return Ok(()) };
     let bytes = store.read(&format!("{folder}/{newest}")).map_err(failure!())?;
     let holder = bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let is_living = match is_alive(&holder, &note()) {
-        Some(is_living) => is_living,
-        None => {
-            let before = Heartbeat::read(store, owner).map_err(failure!())?;
-            std::thread::sleep(Duration::from_millis(NUM_BEATS * BEAT_MS));
-            before != Heartbeat::read(store, owner).map_err(failure!())?
-        }
+    let is_living = if let Some(is_living) = is_alive(&holder, &note()) {
+        is_living
+    } else {
+        let before = Heartbeat::read(store, owner).map_err(failure!())?;
+        std::thread::sleep(Duration::from_millis(NUM_BEATS * BEAT_MS));
+        before != Heartbeat::read(store, owner).map_err(failure!())?
     };
     if is_living {
         return Err(Failure::new(exit::CANNOT_CREATE, format!("{owner} of this run is alive: {holder}"))

@@ -115,14 +115,13 @@ impl Replicator {
             self.machine.on_load_failed();
             return Ok(());
         };
-        let loaded = match &mut self.sampler {
-            Some(sampler) => sampler.reload(&dir, place.version).map_err(failure!()),
-            None => {
-                let mut config = self.config.clone();
-                config.model.path = dir.display().to_string();
-                Sampler::load(&config, self.tokenizer.clone(), place.version)
-                    .map(|sampler| self.sampler = Some(sampler))
-            }
+        let loaded = if let Some(sampler) = &mut self.sampler {
+            sampler.reload(&dir, place.version).map_err(failure!())
+        } else {
+            let mut config = self.config.clone();
+            config.model.path = dir.display().to_string();
+            Sampler::load(&config, self.tokenizer.clone(), place.version)
+                .map(|sampler| self.sampler = Some(sampler))
         };
         match loaded {
             Ok(()) => self.machine.on_loaded(place),
