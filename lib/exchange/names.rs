@@ -117,3 +117,8 @@ pub fn parse_numbered(name: &str) -> Option<(u64, u64)> {
     let numbers = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     (parts.next().is_some() && parts.next().is_none()).then_some(numbers)
 }
+
+/// Whether a name is the note beside a broken file.
+pub fn is_quarantined(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, extension)| extension == "bad")
+}

@@ -148,7 +148,7 @@ impl<F: Format> RewardWorker<F> {
         for writer in store.list(&dir)? {
             for file in store.list(&format!("{dir}/{writer}"))? {
                 let path = format!("{dir}/{writer}/{file}");
-                if file.ends_with(".bad") || self.seen_columns.contains(&path) {
+                if names::is_quarantined(&file) || self.seen_columns.contains(&path) {
                     continue;
                 }
                 let Some(bytes) = store.read(&path)? else { continue };

@@ -111,7 +111,7 @@ impl Process {
             self.files.thaw();
         } else {
             self.files.begin();
-            if !self.hand_in(world, oracle)? {
+            if !self.hand_in(world)? {
                 return Ok(Turn::Gone);
             }
             self.files.begin();
@@ -134,13 +134,13 @@ impl Process {
         }
     }
 
-    fn hand_in(&mut self, world: &Rc<RefCell<World>>, oracle: &mut Oracle) -> Result<bool> {
+    fn hand_in(&mut self, world: &Rc<RefCell<World>>) -> Result<bool> {
         let now_ms = world.borrow().now_ms;
         let (due, later) = std::mem::take(&mut self.works).into_iter().partition(|(at, _)| *at <= now_ms);
         self.works = later;
         let due: Vec<(u64, Work)> = due;
         for (_, work) in due {
-            let outcome = self.finish(work, world, oracle);
+            let outcome = self.finish(work, world);
             match outcome {
                 Err(error) if self.files.stopped().is_some() || is_survivable(&error) => return Ok(false),
                 outcome => outcome?,
@@ -149,13 +149,24 @@ impl Process {
         Ok(true)
     }
 
-    fn finish(&mut self, work: Work, world: &Rc<RefCell<World>>, oracle: &mut Oracle) -> Result<()> {
+    fn finish(&mut self, work: Work, world: &Rc<RefCell<World>>) -> Result<()> {
         match (&mut self.machine, work) {
             (Machine::Builder(builder), Work::Evaluated(place)) => builder.on_evaluated(place),
             (Machine::Trainer(trainer), Work::Load(checkpoint)) => {
                 self.consumed = match checkpoint {
                     None => Vec::new(),
-                    Some(place) => oracle.load_state(&world.borrow(), place),
+                    Some(place) => {
+                        let state = Oracle::state(&world.borrow(), place);
+                        let newer = trainer.epoch() + 1;
+                        // A zombie may find its checkpoint pruned by its successors; nobody else may.
+                        let is_zombie = world.borrow().truth(&names::epoch(newer)).is_some();
+                        assert!(
+                            state.is_some() || is_zombie,
+                            "checkpoint {place} was chosen and is not there"
+                        );
+                        let owner = "trainer".to_owned();
+                        state.ok_or(Error::Fenced { owner, mine: newer - 1, newer })?
+                    }
                 };
                 trainer.on_loaded();
             }
@@ -174,7 +185,7 @@ impl Process {
             }
             (Machine::Trainer(trainer), Work::Trained(step)) => {
                 self.consumed.push(step);
-                oracle.check_consumed(&self.consumed);
+                Oracle::check_consumed(&self.consumed);
                 trainer.on_trained();
             }
             (Machine::Trainer(trainer), Work::Checkpoint(place)) => {
@@ -236,9 +247,11 @@ impl Process {
                 for action in trainer.poll(&mut self.store)? {
                     match action {
                         TrainerAction::Load { checkpoint } => {
-                            add(&mut self.works, 20, Work::Load(checkpoint))
+                            add(&mut self.works, 20, Work::Load(checkpoint));
                         }
-                        TrainerAction::SaveWeights { place } => add(&mut self.works, 20, Work::Save(place)),
+                        TrainerAction::SaveWeights { place } => {
+                            add(&mut self.works, 20, Work::Save(place));
+                        }
                         TrainerAction::Train { manifest, segments, .. } => {
                             oracle.check_trained(plan, &manifest, &segments);
                             add(&mut self.works, 40, Work::Trained(manifest.step));

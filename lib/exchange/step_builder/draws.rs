@@ -46,12 +46,12 @@ impl<F: Format> StepBuilder<F> {
         for draw in &manifest.outstanding {
             let id = (draw.step, draw.group);
             if self.groups.get(&id).is_none_or(|group| group.cursor != draw.cursor) {
-                outstanding.push((id, draw.clone(), self.prompt_at(policy, draw.cursor)?));
+                outstanding.push((id, draw.clone(), Self::prompt_at(policy, draw.cursor)?));
             }
         }
         let mut carried = Vec::new();
         for entry in &manifest.carried {
-            carried.push((entry.clone(), self.prompt_at(policy, entry.cursor)?));
+            carried.push((entry.clone(), Self::prompt_at(policy, entry.cursor)?));
         }
         self.step = manifest.step + 1;
         self.cursor = manifest.cursor;
@@ -171,7 +171,7 @@ impl<F: Format> StepBuilder<F> {
             {
                 return Ok(());
             }
-            let prompt = self.prompt_at(policy, asked.cursor)?;
+            let prompt = Self::prompt_at(policy, asked.cursor)?;
             let draw = Draw { step: id.0, group: id.1, cursor: asked.cursor, attempt: asked.attempt };
             self.insert_draw(id, &draw, prompt);
         }
@@ -191,7 +191,7 @@ impl<F: Format> StepBuilder<F> {
         self.cursor + (id.0 - self.step) * self.config.num_groups as u64 + u64::from(id.1)
     }
 
-    fn prompt_at(&self, policy: &mut dyn StepPolicy, cursor: u64) -> Result<DrawnPrompt> {
+    fn prompt_at(policy: &mut dyn StepPolicy, cursor: u64) -> Result<DrawnPrompt> {
         policy.draw(cursor)?.ok_or(Error::PromptsEnded { cursor })
     }
 
@@ -208,7 +208,7 @@ impl<F: Format> StepBuilder<F> {
                     Order::Fixed => self.fixed_cursor(id),
                     Order::Arrival => self.next_cursor(),
                 };
-                let prompt = self.prompt_at(policy, cursor)?;
+                let prompt = Self::prompt_at(policy, cursor)?;
                 self.insert_draw(id, &Draw { step: id.0, group: id.1, cursor, attempt: 0 }, prompt);
             }
         }
@@ -241,11 +241,13 @@ impl<F: Format> StepBuilder<F> {
 
     fn next_cursor(&self) -> u64 {
         let used: BTreeSet<u64> = self.groups.values().map(|group| group.cursor).collect();
-        self.returned
-            .iter()
-            .copied()
-            .chain(self.cursor..)
-            .find(|cursor| !used.contains(cursor))
-            .expect("the positions from the cursor on are endless")
+        if let Some(returned) = self.returned.iter().find(|cursor| !used.contains(cursor)) {
+            return *returned;
+        }
+        let mut cursor = self.cursor;
+        while used.contains(&cursor) {
+            cursor += 1;
+        }
+        cursor
     }
 }

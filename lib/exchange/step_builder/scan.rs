@@ -51,7 +51,7 @@ impl<F: Format> StepBuilder<F> {
                 for writer in store.list(&dir)? {
                     for file in store.list(&format!("{dir}/{writer}"))? {
                         let path = format!("{dir}/{writer}/{file}");
-                        if !file.ends_with(".bad") && !self.seen_columns.contains(&path) {
+                        if !names::is_quarantined(&file) && !self.seen_columns.contains(&path) {
                             self.read_column(store, &name, &path)?;
                         }
                     }

@@ -131,14 +131,12 @@ impl<R: RawFiles> Store for SealedStore<R> {
 
 /// Checks a closed file against the size and xxh3-64 checksum it was pinned with.
 pub(crate) fn verify(path: &str, bytes: &[u8], num_bytes: u64, checksum: u64) -> Result<()> {
-    let problem = if bytes.len() as u64 != num_bytes {
-        format!("expected {num_bytes} bytes, got {}", bytes.len())
-    } else {
-        let got = xxhash_rust::xxh3::xxh3_64(bytes);
-        if got == checksum {
-            return Ok(());
-        }
-        format!("expected checksum {checksum:016x}, got {got:016x}")
-    };
+    let got = xxhash_rust::xxh3::xxh3_64(bytes);
+    if bytes.len() as u64 == num_bytes && got == checksum {
+        return Ok(());
+    }
+    let len = bytes.len();
+    let problem =
+        format!("expected {num_bytes} bytes with checksum {checksum:016x}, got {len} with {got:016x}");
     Err(Error::Broken { path: path.to_owned(), problem })
 }

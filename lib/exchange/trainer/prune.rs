@@ -34,7 +34,7 @@ impl Trainer {
             store.remove(&names::checkpoint(*place))?;
         }
         self.prune_versions(store, oldest)?;
-        self.prune_steps(store, oldest_step)
+        prune_steps(store, oldest_step)
     }
 
     /// The oldest step that a manifest at or after `step` names; none while one cannot be read.
@@ -42,13 +42,12 @@ impl Trainer {
         let mut oldest = step;
         // The line's newest state also lives in the manifest before: what it carries is trained later.
         for step in step.saturating_sub(1)..self.version {
-            let found = match self.oldest_steps.get(&step) {
-                Some(found) => *found,
-                None => {
-                    let path = names::manifest(step);
-                    let Some(bytes) = store.read(&path)? else { return Ok(None) };
-                    crate::segment::from_json::<slime_record::Manifest>(&path, &bytes)?.oldest_step()
-                }
+            let found = if let Some(found) = self.oldest_steps.get(&step) {
+                *found
+            } else {
+                let path = names::manifest(step);
+                let Some(bytes) = store.read(&path)? else { return Ok(None) };
+                crate::segment::from_json::<slime_record::Manifest>(&path, &bytes)?.oldest_step()
             };
             oldest = oldest.min(found);
         }
@@ -76,20 +75,20 @@ impl Trainer {
         }
         Ok(())
     }
+}
 
-    fn prune_steps(&self, store: &mut dyn Store, oldest: u64) -> Result<()> {
-        for name in store.list(names::ROLLOUT)? {
-            if names::parse_number(&name).is_some_and(|step| step < oldest) {
-                store.remove(&format!("{}/{name}", names::ROLLOUT))?;
-            }
+fn prune_steps(store: &mut dyn Store, oldest: u64) -> Result<()> {
+    for name in store.list(names::ROLLOUT)? {
+        if names::parse_number(&name).is_some_and(|step| step < oldest) {
+            store.remove(&format!("{}/{name}", names::ROLLOUT))?;
         }
-        for column in store.list("column")? {
-            for name in store.list(&format!("column/{column}"))? {
-                if names::parse_number(&name).is_some_and(|step| step < oldest) {
-                    store.remove(&format!("column/{column}/{name}"))?;
-                }
-            }
-        }
-        Ok(())
     }
+    for column in store.list("column")? {
+        for name in store.list(&format!("column/{column}"))? {
+            if names::parse_number(&name).is_some_and(|step| step < oldest) {
+                store.remove(&format!("column/{column}/{name}"))?;
+            }
+        }
+    }
+    Ok(())
 }
