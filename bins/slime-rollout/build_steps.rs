@@ -141,13 +141,8 @@ fn builder_config(config: &RunConfig, num_prompts: Option<u64>) -> Result<Builde
         lease_ms: LEASE_MS,
         beat_ms: BEAT_MS,
         columns: vec![REWARD.to_owned()],
-        eval_interval: config.eval.values().map(|set| set.interval).fold(0, gcd),
+        eval_interval: config.eval_interval(),
     })
-}
-
-/// The interval at which some set may be due.
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Prompts in the order of the data stream, and the dynamic filter.
@@ -169,16 +164,5 @@ impl StepPolicy for Policy {
             DynamicFilter::NonzeroStd if is_flat => Verdict::Refuse("zero_std".to_owned()),
             _ => Verdict::Keep,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sets_of_several_intervals_share_the_greatest_common_one() {
-        assert_eq!([4, 6].into_iter().fold(0, gcd), 2);
-        assert_eq!([].into_iter().fold(0, gcd), 0);
     }
 }
