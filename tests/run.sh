@@ -11,6 +11,10 @@ all=()
 [ "${1:-}" = --all ] && all=(--include-ignored)
 
 bash modules/bootstrap.sh || exit
+# The MPI that bootstrap chose, for the tests that start ranks.
+mpicc=$(sed -n 's/^SLIME_MPICC = "\(.*\)"$/\1/p' .cargo/config.toml)
+[ -n "$mpicc" ] && export PATH="${mpicc%/*}:$PATH"
+command -v mpirun >/dev/null || echo "tests: no mpirun: the tests under mpirun check nothing"
 # Threads that spin while another rank waits for the core cost more than they bring.
 export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
