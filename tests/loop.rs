@@ -53,6 +53,8 @@ fn run_dir(dir: &TempDir, name: &str, sets: &[&str]) -> PathBuf {
         .args(["--set", &format!("model.path={}", weights.display())])
         .args(["--set", &format!("run.num_steps={NUM_STEPS}")])
         .args(["--set", "reward.types=[\"format:regex=[02468]$\"]"])
+        .args(["--set", "rollout.rollout_batch_size=4", "--set", "rollout.n_samples_per_prompt=8"])
+        .args(["--set", "rollout.max_in_flight=16", "--set", "train.lr=3e-2"])
         .args(sets.iter().flat_map(|set| ["--set", set]))
         .arg("--dry-run")
         .output()
@@ -71,8 +73,13 @@ struct Tool {
 
 /// Which tools make a loop.
 const TOGETHER: [(&str, &[&str]); 2] = [(TRAIN, &[]), (ROLLOUT, &[])];
-const APART: [(&str, &[&str]); 5] =
-    [(TRAIN, &[]), (ROLLOUT, &["--builder"]), (ROLLOUT, &["--replica", "0"]), (ROLLOUT, &["--replica", "1"]), (REWARD, &[])];
+const APART: [(&str, &[&str]); 5] = [
+    (TRAIN, &[]),
+    (ROLLOUT, &["--builder"]),
+    (ROLLOUT, &["--replica", "0"]),
+    (ROLLOUT, &["--replica", "1"]),
+    (REWARD, &[]),
+];
 const APART_SETS: [&str; 2] = ["rollout.num_replicas=2", "reward.placement=separate"];
 
 fn start(program: &str, roles: &[&str], run: &Path) -> Child {
@@ -142,6 +149,7 @@ fn whole(run: &Path, tools: &[(&'static str, &'static [&'static str])]) {
 struct Deeds {
     manifests: Vec<Manifest>,
     weights: Vec<u8>,
+    first_reward: f64,
     last_reward: f64,
 }
 
@@ -153,7 +161,9 @@ fn manifest(run: &Path, step: u64) -> PathBuf {
 fn newest(folder: &Path, version: u64) -> Option<PathBuf> {
     let prefix = format!("{version:06}.e");
     let names = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    names.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))).max()
+    names
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix)))
+        .max()
 }
 
 fn deeds(run: &Path) -> Deeds {
@@ -162,15 +172,18 @@ fn deeds(run: &Path) -> Deeds {
         serde_json::from_slice(&bytes).expect("a manifest")
     };
     let weights = newest(&run.join("weights"), NUM_STEPS).expect("the last version is on disk");
-    let output = Command::new(env!("CARGO_BIN_EXE_slime-stat")).arg(run).arg("--json").output().expect("it starts");
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_slime-stat")).arg(run).arg("--json").output().expect("it starts");
     let stat: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(stat["outcome"], "done");
     let steps = stat["steps"].as_array().expect("a list");
     assert_eq!(steps.len() as u64, NUM_STEPS);
+    let reward = |step: Option<&Value>| step.and_then(|step| step["reward_mean"].as_f64()).expect("a reward");
     Deeds {
         manifests: (0..NUM_STEPS).map(read).collect(),
         weights: fs::read(weights.join("model.safetensors")).expect("weights"),
-        last_reward: steps.last().and_then(|step| step["reward_mean"].as_f64()).expect("a reward"),
+        first_reward: reward(steps.first()),
+        last_reward: reward(steps.last()),
     }
 }
 
@@ -196,10 +209,10 @@ impl Deeds {
 fn assert_consumed_once(run: &Path, deeds: &Deeds) {
     let mut seen = BTreeSet::new();
     for manifest in &deeds.manifests {
-        assert_eq!(manifest.groups.len(), 2);
+        assert_eq!(manifest.groups.len(), 4);
         for group in &manifest.groups {
             assert!(seen.insert((group.step, group.group)), "group {}/{} twice", group.step, group.group);
-            assert_eq!(group.samples.len(), 2);
+            assert_eq!(group.samples.len(), 8);
         }
     }
     let checkpoint = newest(&run.join("checkpoint"), NUM_STEPS).expect("the last checkpoint");
@@ -219,7 +232,13 @@ fn torture(run: &Path, roles: &[(&'static str, &'static [&'static str])], seed: 
         sleep(Duration::from_millis(rng.random_range(0..longest_ms)));
         let tool = &mut tools[rng.random_range(0..roles.len())];
         if let Some(status) = tool.child.try_wait().expect("our own child") {
-            assert!(status.success(), "{} {:?}: {status}, seed {seed}\n{}", tool.program, tool.roles, log(run));
+            assert!(
+                status.success(),
+                "{} {:?}: {status}, seed {seed}\n{}",
+                tool.program,
+                tool.roles,
+                log(run)
+            );
             continue;
         }
         kill(&mut tool.child);
@@ -235,15 +254,23 @@ fn assert_like(run: &Path, undisturbed: &Deeds, seed: u64) {
     assert_eq!(disturbed.schedule(), undisturbed.schedule(), "seed {seed}");
     assert_consumed_once(run, &disturbed);
     let difference = (disturbed.last_reward - undisturbed.last_reward).abs();
-    assert!(difference <= 0.5, "seed {seed}: {} and {}", disturbed.last_reward, undisturbed.last_reward);
+    assert!(difference <= 0.25, "seed {seed}: {} and {}", disturbed.last_reward, undisturbed.last_reward);
+}
+
+/// The run that nothing disturbs; it learns.
+fn undisturbed(dir: &TempDir) -> Deeds {
+    let run = run_dir(dir, "calm", &[]);
+    whole(&run, &TOGETHER);
+    let deeds = deeds(&run);
+    assert_consumed_once(&run, &deeds);
+    assert!(deeds.first_reward < 0.65 && deeds.last_reward > 0.75, "{}", log(&run));
+    deeds
 }
 
 #[test]
 fn killed_between_steps_gives_the_same_bits_as_never_interrupted() {
     let dir = TempDir::new().expect("a folder");
-    let calm = run_dir(&dir, "calm", &[]);
-    whole(&calm, &TOGETHER);
-    let calm = deeds(&calm);
+    let calm = undisturbed(&dir);
     let run = run_dir(&dir, "killed", &[]);
     for step in 0..NUM_STEPS - 1 {
         let mut tools = start_all(&TOGETHER, &run);
@@ -251,7 +278,8 @@ fn killed_between_steps_gives_the_same_bits_as_never_interrupted() {
         // Stopped, the rollout cannot begin the next step, so the kill falls between two.
         signal(&tools[1].child, "-STOP");
         let checkpoints = run.join("checkpoint");
-        let is_complete = || newest(&checkpoints, step + 1).is_some_and(|path| path.join("COMPLETE").exists());
+        let is_complete =
+            || newest(&checkpoints, step + 1).is_some_and(|path| path.join("COMPLETE").exists());
         wait_until(&run, "a checkpoint", is_complete);
         tools.iter_mut().for_each(|tool| kill(&mut tool.child));
     }
@@ -286,9 +314,7 @@ fn drained_and_started_again_gives_the_same_bits() {
 #[test]
 fn killed_anywhere_loses_and_doubles_nothing() {
     let dir = TempDir::new().expect("a folder");
-    let calm = run_dir(&dir, "calm", &[]);
-    whole(&calm, &TOGETHER);
-    let calm = deeds(&calm);
+    let calm = undisturbed(&dir);
     let (mut num_kills, mut seed) = (0, 0);
     while num_kills < 20 {
         let (roles, sets): (&[_], &[_]) =
@@ -304,9 +330,7 @@ fn killed_anywhere_loses_and_doubles_nothing() {
 #[ignore = "a thousand kills take half an hour"]
 fn a_thousand_kills_lose_and_double_nothing() {
     let dir = TempDir::new().expect("a folder");
-    let calm = run_dir(&dir, "calm", &[]);
-    whole(&calm, &TOGETHER);
-    let calm = deeds(&calm);
+    let calm = undisturbed(&dir);
     let (mut num_kills, mut seed) = (0, 1000);
     while num_kills < 1000 {
         let variants: [(&[_], &[_]); 4] = [
