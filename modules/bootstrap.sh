@@ -69,11 +69,8 @@ if [ ! -e "$libtorch/.complete" ]; then
 fi
 
 # HDF5 is built from source into the binaries and wants CMake 3.26.
-if ! "$deps/cmake/bin/cmake" --version >/dev/null 2>&1; then
-    say "fetching cmake"
-    "$python" -m venv "$deps/cmake" || "$python" -m pip install --quiet --target "$deps/cmake" cmake
-    "$deps/cmake/bin/pip" install --quiet --disable-pip-version-check 'cmake>=3.26,<5'
-fi
+unpack cmake 3.31.6 "$deps/cmake-3.31.6" '*'
+cmake=$deps/cmake-3.31.6/cmake/data/bin/cmake
 
 # MPI: the site's own if mpicc is there, else a relocatable Open MPI.
 if command -v mpicc >/dev/null; then
@@ -90,7 +87,7 @@ cat >"$home/.cargo/config.toml.new" <<TOML
 [env]
 LIBTORCH = "$libtorch"
 LIBTORCH_CXX11_ABI = "1"
-CMAKE = "$deps/cmake/bin/cmake"
+CMAKE = "$cmake"
 SLIME_MPICC = "$mpicc"
 
 [build]

@@ -39,6 +39,20 @@ fn weights(dir: &Path) -> PathBuf {
     weights
 }
 
+/// What the configuration of the tests changes in configs/tiny.toml.
+fn tiny_sets(weights: &Path) -> Vec<String> {
+    let sets = [
+        &format!("model.path={}", weights.display()),
+        &format!("run.num_steps={NUM_STEPS}"),
+        "reward.types=[\"format:regex=[02468]$\"]",
+        "rollout.rollout_batch_size=4",
+        "rollout.n_samples_per_prompt=8",
+        "rollout.max_in_flight=16",
+        "train.lr=3e-2",
+    ];
+    sets.iter().flat_map(|set| ["--set".to_owned(), (*set).to_owned()]).collect()
+}
+
 /// A run directory whose policy shall learn to end with an even number.
 fn run_dir(dir: &TempDir, name: &str, sets: &[&str]) -> PathBuf {
     let (run, weights) = (dir.path().join(name), dir.path().join("weights"));
@@ -50,11 +64,7 @@ fn run_dir(dir: &TempDir, name: &str, sets: &[&str]) -> PathBuf {
     let output = Command::new(TRAIN)
         .arg("--config")
         .arg(configs)
-        .args(["--set", &format!("model.path={}", weights.display())])
-        .args(["--set", &format!("run.num_steps={NUM_STEPS}")])
-        .args(["--set", "reward.types=[\"format:regex=[02468]$\"]"])
-        .args(["--set", "rollout.rollout_batch_size=4", "--set", "rollout.n_samples_per_prompt=8"])
-        .args(["--set", "rollout.max_in_flight=16", "--set", "train.lr=3e-2"])
+        .args(tiny_sets(&weights))
         .args(sets.iter().flat_map(|set| ["--set", set]))
         .arg("--dry-run")
         .output()
@@ -324,6 +334,56 @@ fn killed_anywhere_loses_and_doubles_nothing() {
         assert_like(&run, &calm, seed);
         seed += 1;
     }
+}
+
+/// sbatch/loop.sh on `run`, as a user starts it.
+fn loop_script(dir: &TempDir, run: &Path) -> Child {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let weights = dir.path().join("weights");
+    if !weights.exists() {
+        self::weights(dir.path());
+    }
+    Command::new("bash")
+        .arg(home.join("sbatch/loop.sh"))
+        .arg(home.join("configs/tiny.toml"))
+        .args(tiny_sets(&weights))
+        .env("SLIME_RUN_DIR", run)
+        .env("SLIME_BIN", Path::new(TRAIN).parent().expect("a folder"))
+        .env_remove("SLURM_SUBMIT_DIR")
+        .env("OMP_NUM_THREADS", "1")
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("bash is there")
+}
+
+#[test]
+fn loop_script_drains_on_term_goes_on_and_is_done_when_started_again() {
+    let dir = TempDir::new().expect("a folder");
+    let run = dir.path().join("run");
+    let script = loop_script(&dir, &run);
+    wait_until(&run, "a manifest", || manifest(&run, 1).exists());
+    signal(&script, "-TERM");
+    let output = script.wait_with_output().expect("our own child");
+    assert_eq!(output.status.code(), Some(75), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!run.join("control/done").exists());
+    for _ in 0..2 {
+        let output = loop_script(&dir, &run).wait_with_output().expect("our own child");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_consumed_once(&run, &deeds(&run));
+    }
+}
+
+#[test]
+fn tool_that_fails_ends_the_loop_with_its_code() {
+    let dir = TempDir::new().expect("a folder");
+    let run = run_dir(&dir, "run", &[]);
+    let toml = fs::read_to_string(run.join("run.toml")).expect("it was written");
+    let toml = toml.replace("environment = \"arithmetic\"", "prompts = \"/nonexistent/prompts.jsonl\"");
+    fs::write(run.join("run.toml"), toml).expect("writable");
+    let output = loop_script(&dir, &run).wait_with_output().expect("our own child");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(66), "{stderr}");
+    assert!(stderr.contains("slime-rollout: error: /nonexistent/prompts.jsonl"), "{stderr}");
 }
 
 #[test]

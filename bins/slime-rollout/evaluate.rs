@@ -8,7 +8,7 @@ use slime_cli::Failure;
 use slime_config::{Eval, RunConfig, RunDir};
 use slime_environment::{JsonlPrompts, Prompt, PromptSource, environment};
 use slime_exchange::{Physical, Store};
-use slime_record::{Sample, encode_segment};
+use slime_record::{Column, ColumnValues, Sample, encode_segment};
 use slime_tokenizer::Tokenizer;
 use slime_verifier::RewardSet;
 
@@ -145,6 +145,9 @@ impl Evaluator {
         let bytes = encode_segment(samples, &write_samples::provenance(&self.config)).map_err(failure!())?;
         store.seal(&format!("eval/{place}/{set}/samples.arrow"), &bytes).map_err(failure!())?;
         let rewards = rewards(&mut self.rewards, samples)?;
+        let column = Column::new("reward", samples, ColumnValues::F32(rewards.clone()));
+        let bytes = column.encode(&write_samples::provenance(&self.config)).map_err(failure!())?;
+        store.seal(&format!("eval/{place}/{set}/reward.arrow"), &bytes).map_err(failure!())?;
         let mean = |sum: f64| sum / samples.len().max(1) as f64;
         metrics.write(&serde_json::json!({
             "version": place.version,

@@ -8,11 +8,11 @@ const FIRST: [&str; 10] = [
     "reward_std",
     "response_len_mean",
     "loss",
-    "kl",
     "entropy",
+    "kl_loss",
     "grad_norm",
+    "log_prob_abs_diff",
     "lr",
-    "log_prob_diff_mean",
     "step_s",
 ];
 /// Width when the terminal does not tell.

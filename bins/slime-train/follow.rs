@@ -16,7 +16,7 @@ use slime_trainer::{Scored, StepMetrics, Trainer};
 
 use crate::read_manifest::read_manifest;
 use crate::share::share;
-use crate::write_metrics::append_metrics;
+use crate::write_metrics::{Times, append_metrics};
 use crate::write_version::write_version;
 use crate::{checkpoint, failure};
 
@@ -89,7 +89,9 @@ fn lead(
     let mut store = FsStore::open(run).map_err(failure!())?;
     let mut machine =
         slime_exchange::Trainer::start(&mut store, machine_config(config)?).map_err(failure!())?;
-    tracing::info!("epoch {}, continuing at version {}", machine.epoch(), machine.version());
+    let num_steps = config.num_steps(None).map_err(failure!())?;
+    tracing::info!("epoch {}, continuing at version {} of {num_steps}", machine.epoch(), machine.version());
+    let mut step_began = Instant::now();
     loop {
         if drain::requested() {
             machine.drain();
@@ -117,7 +119,10 @@ fn lead(
                     let scored = read_manifest(&manifest, &segments, &columns)?;
                     let started = Instant::now();
                     let steps = give(train_work(scored), trainer, comm)?;
-                    append_metrics(run, &manifest, &steps, started.elapsed())?;
+                    let times = Times { train: started.elapsed(), step: step_began.elapsed() };
+                    step_began = Instant::now();
+                    append_metrics(run, &manifest, &steps, times)?;
+                    report(manifest.step, num_steps, &steps, times);
                     machine.on_trained();
                 }
                 TrainerAction::SaveCheckpoint { place } => {
@@ -131,6 +136,20 @@ fn lead(
             }
         }
     }
+}
+
+fn report(step: u64, num_steps: u64, steps: &[StepMetrics], times: Times) {
+    let num = steps.len().max(1) as f64;
+    let mean = |of: fn(&StepMetrics) -> f64| steps.iter().map(of).sum::<f64>() / num;
+    tracing::info!(
+        "step {step} ({} of {num_steps}): reward {:.3}, loss {:.3e}, grad norm {:.3}, {:.1} s of which training {:.1} s",
+        step + 1,
+        mean(|step| step.reward_mean),
+        mean(|step| step.loss),
+        mean(|step| step.grad_norm),
+        times.step.as_secs_f64(),
+        times.train.as_secs_f64(),
+    );
 }
 
 fn train_work(scored: Vec<Scored>) -> Work {

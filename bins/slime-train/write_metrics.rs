@@ -11,6 +11,15 @@ use slime_config::RunDir;
 use slime_record::Manifest;
 use slime_trainer::StepMetrics;
 
+/// How long a step took.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// Its training.
+    pub train: Duration,
+    /// All of it, since the step before or the start.
+    pub step: Duration,
+}
+
 /// Appends to metrics/train.jsonl; with several optimizer steps the numbers are their means.
 ///
 /// A step that is trained again after a restart gets a second line; readers take the last.
@@ -21,7 +30,7 @@ pub fn append_metrics(
     run: &Path,
     manifest: &Manifest,
     steps: &[StepMetrics],
-    elapsed: Duration,
+    times: Times,
 ) -> Result<(), Failure> {
     let path = RunDir::new(run).metrics_file("train");
     let io = |error: std::io::Error| Failure::io(path.display(), &error);
@@ -29,7 +38,8 @@ pub fn append_metrics(
     if let Some(row) = row.as_object_mut() {
         row.extend(means(steps));
         row.insert("staleness".to_owned(), manifest.staleness().into());
-        row.insert("train_s".to_owned(), elapsed.as_secs_f64().into());
+        row.insert("train_s".to_owned(), times.train.as_secs_f64().into());
+        row.insert("step_s".to_owned(), times.step.as_secs_f64().into());
     }
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(io)?;

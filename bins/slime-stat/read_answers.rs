@@ -1,0 +1,93 @@
+//! Reads what the evaluations of a set answered: the same questions at its first and its newest version.
+
+use std::fs;
+use std::path::Path;
+
+use slime_cli::Failure;
+use slime_config::RunDir;
+use slime_record::{Column, ColumnValues, PromptContent, Sample, decode_segment};
+
+/// One question and the answers of both versions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The text of the prompt, or of its last message.
+    pub question: String,
+    /// The expected answer, where there is one.
+    pub label: String,
+    /// Response and reward at the first and the newest version.
+    pub responses: [(String, f32); 2],
+}
+
+/// The answers of one set.
+#[derive(Debug)]
+pub struct Answers {
+    /// Name of the set.
+    pub set: String,
+    /// The versions compared.
+    pub versions: [u64; 2],
+    /// The first sample of every question both have.
+    pub answers: Vec<Answer>,
+}
+
+/// Compares the first with the newest evaluation of `set`.
+///
+/// # Errors
+/// The set was not evaluated, or its files are broken.
+pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
+    let folder = Path::new(run).join("eval");
+    let entries = fs::read_dir(&folder).map_err(|error| Failure::open(folder.display(), &error))?;
+    let mut places: Vec<(u64, u64)> = entries
+        .filter_map(|entry| slime_config::paths::parse_version(entry.ok()?.file_name().to_str()?))
+        .filter(|&(version, epoch)| file(run, version, epoch, set, "reward").exists())
+        .collect();
+    places.sort_unstable();
+    let (Some(&first), Some(&last)) = (places.first(), places.last()) else {
+        let message = format!("{}: no evaluation of set {set} yet", folder.display());
+        return Err(Failure::new(slime_cli::exit::NO_INPUT, message)
+            .with_hint("the sets are [eval.<set>] of run.toml"));
+    };
+    let (before, after) = (samples(run, first, set)?, samples(run, last, set)?);
+    let mut answers = Vec::new();
+    for (sample, reward) in before.iter().filter(|(sample, _)| sample.index == 0) {
+        let same = |other: &&(Sample, f32)| other.0.index == 0 && other.0.prompt_id == sample.prompt_id;
+        let Some((newest, newest_reward)) = after.iter().find(same) else { continue };
+        answers.push(Answer {
+            question: question(&sample.prompt),
+            label: sample.label.clone().unwrap_or_default(),
+            responses: [(sample.response.clone(), *reward), (newest.response.clone(), *newest_reward)],
+        });
+    }
+    Ok(Answers { set: set.to_owned(), versions: [first.0, last.0], answers })
+}
+
+fn file(run: &str, version: u64, epoch: u64, set: &str, name: &str) -> std::path::PathBuf {
+    RunDir::new(run).evaluation_set(version, epoch, set).join(format!("{name}.arrow"))
+}
+
+fn samples(run: &str, (version, epoch): (u64, u64), set: &str) -> Result<Vec<(Sample, f32)>, Failure> {
+    let read = |name: &str| {
+        let path = file(run, version, epoch, set, name);
+        let bytes = fs::read(&path).map_err(|error| Failure::open(path.display(), &error))?;
+        Ok::<_, Failure>((path.display().to_string(), bytes))
+    };
+    let broken = |path: &str, error: &slime_record::Error| Failure::data(format!("{path}: {error}"));
+    let (path, bytes) = read("samples")?;
+    let samples = decode_segment(bytes).and_then(|segment| segment.samples());
+    let samples = samples.map_err(|error| broken(&path, &error))?;
+    let (path, bytes) = read("reward")?;
+    let (column, _) = Column::decode(bytes).map_err(|error| broken(&path, &error))?;
+    let rows = column.rows_of(&samples).map_err(|error| broken(&path, &error))?;
+    let ColumnValues::F32(rewards) = column.values else {
+        return Err(Failure::data(format!("{path}: expected one number for each sample")));
+    };
+    Ok(samples.into_iter().zip(rows).map(|(sample, row)| (sample, rewards[row])).collect())
+}
+
+/// The text a person would call the question.
+fn question(prompt: &str) -> String {
+    let content = |message: &serde_json::Value| message["content"].as_str().map(str::to_owned);
+    match PromptContent::parse(prompt) {
+        Ok(prompt) => prompt.into_messages().last().and_then(content).unwrap_or_default(),
+        Err(_) => prompt.to_owned(),
+    }
+}
