@@ -17,6 +17,7 @@ fn every_config_loads_without_warnings_and_reads_back() {
         let text = config.to_toml().unwrap_or_else(|error| panic!("{name}: {error}"));
         let again = slime_config::parse(&text, &name, &[]).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(again.to_toml().expect("it was written once"), text, "{name}");
+        assert_eq!(again.warnings(), Vec::<String>::new(), "{name}, resolved");
         seen += 1;
     }
     assert!(seen >= 2, "only {seen} configurations in {}", folder.display());

@@ -6,7 +6,7 @@ use slime_verifier::{RewardSet, Row, Scored};
 use crate::args::Args;
 use crate::follow::follow;
 use crate::read_samples::{Input, InputRow};
-use crate::write_rewards::Output;
+use crate::write_rewards::RewardWriter;
 
 /// The body of the tool.
 pub fn main() -> Result<(), Failure> {
@@ -25,7 +25,7 @@ pub fn main() -> Result<(), Failure> {
         return Err(Failure::new(0, text));
     }
     let mut input = Input::open(&args.input)?;
-    let mut output = Output::create(&args.output, input.is_arrow(), config.run.seed)?;
+    let mut output = RewardWriter::create(&args.output, input.is_arrow(), config.run.seed)?;
     let mut total = 0;
     loop {
         let batch = input.batch()?;

@@ -1,11 +1,9 @@
-//! Writes rows with `reward` and `rewards`: to stdout as they come, to a file under a temporary name first.
+//! Writes rows with `reward` and `rewards` in the format they came in.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write, stdout};
-use std::path::PathBuf;
+use std::io::Write;
 
 use serde_json::{Map, Value};
-use slime_cli::{Failure, exit};
+use slime_cli::{Failure, Output, exit};
 use slime_record::{Provenance, StreamWriter};
 use slime_verifier::Scored;
 
@@ -22,39 +20,29 @@ pub fn provenance(seed: u64) -> Provenance {
 }
 
 /// An output in progress.
-pub struct Output {
+pub struct RewardWriter {
     name: String,
     sink: Sink,
-    /// Where a file is written before it gets its name.
-    temporary: Option<(PathBuf, PathBuf)>,
 }
 
 enum Sink {
-    Lines(BufWriter<Box<dyn Write>>),
-    Arrow(Box<StreamWriter<BufWriter<Box<dyn Write>>>>),
-    Finished,
+    Lines(Output),
+    Arrow(Box<StreamWriter<Output>>),
 }
 
-impl Output {
+impl RewardWriter {
     /// Creates the output, as an Arrow stream when the input was Arrow.
     pub fn create(path: &str, is_arrow: bool, seed: u64) -> Result<Self, Failure> {
-        let (name, bytes, temporary): (&str, Box<dyn Write>, _) = if path == "-" {
-            ("stdout", Box::new(stdout()), None)
-        } else {
-            let temporary = PathBuf::from(format!("{path}.tmp.{}", std::process::id()));
-            let file = File::create(&temporary).map_err(|error| Failure::create(path, &error))?;
-            (path, Box::new(file), Some((temporary, PathBuf::from(path))))
-        };
-        let name = name.to_owned();
-        let bytes = BufWriter::new(bytes);
+        let output = Output::create(path)?;
+        let name = output.name().to_owned();
         let sink = if is_arrow {
-            let writer = StreamWriter::new(bytes, &provenance(seed))
-                .map_err(|error| Failure::from_error(exit::IO, &error))?;
+            let writer =
+                StreamWriter::new(output, &provenance(seed)).map_err(|error| failed(&name, &error))?;
             Sink::Arrow(Box::new(writer))
         } else {
-            Sink::Lines(bytes)
+            Sink::Lines(output)
         };
-        Ok(Self { name, sink, temporary })
+        Ok(Self { name, sink })
     }
 
     /// Writes one batch.
@@ -84,39 +72,22 @@ impl Output {
                         rows.push(*row);
                     }
                 }
-                output.write(&rows).map_err(|error| Failure::from_error(exit::IO, &error))
+                output.write(&rows).map_err(|error| failed(name, &error))
             }
-            Sink::Finished => Ok(()),
         }
     }
 
     /// Completes the output; a file gets its name only now.
-    pub fn finish(mut self) -> Result<(), Failure> {
-        let mut bytes = match std::mem::replace(&mut self.sink, Sink::Finished) {
-            Sink::Lines(output) => output,
-            Sink::Arrow(output) => output.finish().map_err(|error| Failure::from_error(exit::IO, &error))?,
-            Sink::Finished => return Ok(()),
-        };
-        bytes.flush().map_err(|error| Failure::io(&self.name, &error))?;
-        drop(bytes);
-        if let Some((temporary, path)) = self.temporary.take() {
-            let synced = File::open(&temporary).and_then(|file| file.sync_all());
-            synced.and_then(|()| fs::rename(&temporary, &path)).map_err(|error| {
-                // The half-made file is of no use to anyone.
-                let _ = fs::remove_file(&temporary);
-                Failure::io(&self.name, &error)
-            })?;
+    pub fn finish(self) -> Result<(), Failure> {
+        match self.sink {
+            Sink::Lines(output) => output.finish(),
+            Sink::Arrow(writer) => writer.finish().map_err(|error| failed(&self.name, &error))?.finish(),
         }
-        Ok(())
     }
 }
 
-impl Drop for Output {
-    fn drop(&mut self) {
-        if let Some((temporary, _)) = &self.temporary {
-            let _ = fs::remove_file(temporary);
-        }
-    }
+fn failed(name: &str, error: &slime_record::Error) -> Failure {
+    Failure::write(name, error.exit_code(), error)
 }
 
 fn rewards(sample: &Scored, names: &[String]) -> Value {

@@ -25,8 +25,9 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
     let config = args.config()?;
     let tokenizer = Arc::new(Tokenizer::from_dir(Path::new(&config.model.path)).map_err(failure!())?);
     let prompts = read_prompts::read_prompts(&config, args.num_prompts)?;
-    let mut sampler = Sampler::load(&config, tokenizer, 0)?;
+    // A place that cannot be written is told before weights are loaded.
     let mut output = SampleWriter::create(&args.output, args.format, &config)?;
+    let mut sampler = Sampler::load(&config, tokenizer, 0)?;
     let mut prompts = prompts.enumerate();
     let mut finished = BTreeMap::new();
     let mut next = 0;

@@ -14,8 +14,8 @@ pub fn score(args: &Score) -> Result<(), Failure> {
     // Greedy decoding still scores under the model's own distribution.
     let temperature = if config.rollout.temperature > 0.0 { config.rollout.temperature } else { 1.0 };
     let rows = read_tokens::read_tokens(&args.input)?;
-    let mut engine = Sampler::load_engine(&config, 0)?;
     let mut output = write_rows::RowWriter::create(&args.output)?;
+    let mut engine = Sampler::load_engine(&config, 0)?;
     let mut num_rows = 0_u64;
     for row in rows {
         let mut row = row?;

@@ -2,16 +2,20 @@
 
 use std::io::Write;
 
-use slime_cli::Failure;
+use slime_cli::{Failure, Output};
 use slime_config::RunConfig;
 use slime_record::{JsonlWriter, LogProbSpace, Provenance, Row, Sample, StreamWriter, encode_segment};
 
 use crate::args::OutputFormat;
 use crate::failure;
-use crate::write_rows::Output;
 
 /// Writes groups of samples; nothing of a file has its name before `finish`.
-pub enum SampleWriter {
+pub struct SampleWriter {
+    name: String,
+    sink: Sink,
+}
+
+enum Sink {
     Jsonl(JsonlWriter<Output>),
     Stream(StreamWriter<Output>),
     /// An Arrow file has its index at the end.
@@ -27,44 +31,50 @@ impl SampleWriter {
     pub fn create(output: &str, format: OutputFormat, config: &RunConfig) -> Result<Self, Failure> {
         let provenance = provenance(config);
         let file = Output::create(output)?;
-        match (format, output) {
-            (OutputFormat::Jsonl, _) => Ok(Self::Jsonl(JsonlWriter::new(file))),
+        let name = file.name().to_owned();
+        let sink = match (format, output) {
+            (OutputFormat::Jsonl, _) => Sink::Jsonl(JsonlWriter::new(file)),
             (OutputFormat::Arrow, "-") => {
-                StreamWriter::new(file, &provenance).map(Self::Stream).map_err(failure!())
+                Sink::Stream(StreamWriter::new(file, &provenance).map_err(|error| failed(&name, &error))?)
             }
-            (OutputFormat::Arrow, _) => Ok(Self::File { output: file, samples: Vec::new(), provenance }),
-        }
+            (OutputFormat::Arrow, _) => Sink::File { output: file, samples: Vec::new(), provenance },
+        };
+        Ok(Self { name, sink })
     }
 
     /// One group.
     pub fn write(&mut self, group: Vec<Sample>) -> Result<(), Failure> {
-        match self {
-            Self::Jsonl(writer) => {
-                group.into_iter().try_for_each(|sample| writer.write(&Row::from(sample))).map_err(failure!())
-            }
-            Self::Stream(writer) => {
+        let written = match &mut self.sink {
+            Sink::Jsonl(writer) => group.into_iter().try_for_each(|sample| writer.write(&Row::from(sample))),
+            Sink::Stream(writer) => {
                 let rows: Vec<Row> = group.into_iter().map(Row::from).collect();
-                writer.write(&rows).map_err(failure!())
+                writer.write(&rows)
             }
-            Self::File { samples, .. } => {
+            Sink::File { samples, .. } => {
                 samples.extend(group);
                 Ok(())
             }
-        }
+        };
+        written.map_err(|error| failed(&self.name, &error))
     }
 
     /// Completes the output.
     pub fn finish(self) -> Result<(), Failure> {
-        match self {
-            Self::Jsonl(writer) => writer.finish().map_err(failure!())?.finish(),
-            Self::Stream(writer) => writer.finish().map_err(failure!())?.finish(),
-            Self::File { mut output, samples, provenance } => {
+        let complete = match self.sink {
+            Sink::Jsonl(writer) => writer.finish(),
+            Sink::Stream(writer) => writer.finish(),
+            Sink::File { mut output, samples, provenance } => {
                 let bytes = encode_segment(&samples, &provenance).map_err(failure!())?;
-                output.write_all(&bytes).map_err(|error| Failure::io(output.name(), &error))?;
-                output.finish()
+                output.write_all(&bytes).map_err(|error| Failure::io(&self.name, &error))?;
+                Ok(output)
             }
-        }
+        };
+        complete.map_err(|error| failed(&self.name, &error))?.finish()
     }
+}
+
+fn failed(name: &str, error: &slime_record::Error) -> Failure {
+    Failure::write(name, error.exit_code(), error)
 }
 
 /// What stands in the metadata of every file of samples.

@@ -9,6 +9,7 @@ use slime_comm::{Communicator, Placement};
 use slime_config::{Dtype, RunConfig};
 use slime_model::Model;
 use slime_trainer::{Scored, Settings, StepMetrics, Trainer};
+use slime_weights::WeightWriter;
 use tch::{Device, Kind, Tensor};
 
 use crate::args::Args;
@@ -55,6 +56,9 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
     if let Some(dp) = config.parallel.dp.filter(|dp| *dp as usize != comm.size()) {
         let message = format!("parallel.dp is {dp}, but the launcher started {} ranks", comm.size());
         return Err(Failure::new(78, message).with_hint(format!("mpirun -n {dp} slime-train ...")));
+    }
+    if let Some(output) = args.output.as_ref().filter(|_| comm.rank() == 0) {
+        WeightWriter::check_target(output).map_err(failure!())?;
     }
     let mut trainer = load(config, comm)?;
     if let Some(run) = &args.follow {

@@ -73,6 +73,7 @@ impl Failure {
     pub fn create(path: impl Display, error: &io::Error) -> Self {
         let code = match error.kind() {
             io::ErrorKind::PermissionDenied => exit::PERMISSION,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => exit::IO,
             _ => exit::CANNOT_CREATE,
         };
         Self::new(code, format!("cannot create {path}: {error}"))
@@ -84,6 +85,15 @@ impl Failure {
             io::ErrorKind::BrokenPipe => Self { code: 0, message: String::new(), hint: None },
             io::ErrorKind::PermissionDenied => Self::new(exit::PERMISSION, format!("{path}: {error}")),
             _ => Self::new(exit::IO, format!("{path}: {error}")),
+        }
+    }
+
+    /// A library's failure to write `path`: an I/O error among its causes is told as by [`Failure::io`].
+    pub fn write(path: impl Display, code: u8, error: &(dyn Error + 'static)) -> Self {
+        let mut causes = std::iter::successors(Some(error), |error| (*error).source());
+        match causes.find_map(|cause| cause.downcast_ref::<io::Error>()) {
+            Some(cause) => Self::io(path, cause),
+            None => Self::from_error(code, error),
         }
     }
 
@@ -108,6 +118,26 @@ mod tests {
     fn closed_pipe_is_a_quiet_end() {
         let failure = Failure::io("stdout", &io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!((failure.code, failure.message.as_str()), (0, ""));
+    }
+
+    #[test]
+    fn io_error_below_a_library_error_names_the_output() {
+        #[derive(Debug)]
+        struct Outer(io::Error);
+        impl std::fmt::Display for Outer {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("cannot write a batch")
+            }
+        }
+        impl Error for Outer {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let full = Failure::write("a.arrow", exit::BUG, &Outer(io::ErrorKind::StorageFull.into()));
+        assert_eq!((full.code, full.message.as_str()), (exit::IO, "a.arrow: no storage space"));
+        let closed = Failure::write("stdout", exit::BUG, &Outer(io::ErrorKind::BrokenPipe.into()));
+        assert_eq!(closed.code, 0);
     }
 
     #[test]

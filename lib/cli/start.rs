@@ -12,10 +12,7 @@ use crate::{Failure, exit};
 pub fn run(tool: &'static str, main: impl FnOnce() -> Result<(), Failure>) -> ExitCode {
     match catch_unwind(AssertUnwindSafe(main)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(failure)) => {
-            report(tool, &failure);
-            ExitCode::from(failure.code)
-        }
+        Ok(Err(failure)) => ExitCode::from(report(tool, &failure)),
         Err(_) => {
             eprintln!("{tool}: error: internal error (a defect of {tool}; the panic above says where)");
             ExitCode::from(exit::BUG)
@@ -23,18 +20,23 @@ pub fn run(tool: &'static str, main: impl FnOnce() -> Result<(), Failure>) -> Ex
     }
 }
 
-/// Prints what the failure says: asked-for text on stdout, everything else on stderr.
-fn report(tool: &str, failure: &Failure) {
+/// Prints what the failure says, asked-for text on stdout, everything else on stderr; returns the exit code.
+fn report(tool: &str, failure: &Failure) -> u8 {
     if failure.code == 0 {
-        // A closed stdout is the reader's choice; there is nobody left to tell.
-        let _ = std::io::stdout().write_all(failure.message.as_bytes());
-        return;
+        let mut stdout = std::io::stdout();
+        let written = stdout.write_all(failure.message.as_bytes()).and_then(|()| stdout.flush());
+        return match written.map_err(|error| Failure::io("stdout", &error)) {
+            Err(failure) if failure.code != 0 => report(tool, &failure),
+            // A closed stdout is the reader's choice; there is nobody left to tell.
+            _ => 0,
+        };
     }
     let kind = if failure.code == exit::TRY_AGAIN { "drained" } else { "error" };
     eprintln!("{tool}: {kind}: {}", failure.message.trim_end());
     if let Some(hint) = &failure.hint {
         eprintln!("{tool}: hint: {}", hint.trim_end());
     }
+    failure.code
 }
 
 #[cfg(test)]

@@ -41,11 +41,15 @@ pub enum HfConfigError {
 }
 
 impl HfConfigError {
-    /// The sysexits code of this cause: 66 when the file is missing, 74 when it cannot be read, else 65.
+    /// The sysexits code of this cause: 66 when the file is missing, 77 when it may not be read, 74 when reading
+    /// failed, else 65.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 66,
-            Self::Read { .. } => 74,
+            Self::Read { source, .. } => match source.kind() {
+                std::io::ErrorKind::NotFound => 66,
+                std::io::ErrorKind::PermissionDenied => 77,
+                _ => 74,
+            },
             Self::Parse { .. } | Self::Value { .. } => 65,
         }
     }

@@ -40,9 +40,9 @@ pub struct RunConfig {
     pub eval: BTreeMap<String, Eval>,
     /// `[checkpoint]`
     pub checkpoint: Checkpoint,
-    /// The keys the user wrote, as `section.key`; empty in a default configuration.
+    /// The keys the user wrote with another value than the default, as `section.key`.
     #[serde(skip)]
-    pub(crate) given: BTreeSet<String>,
+    pub(crate) chosen: BTreeSet<String>,
 }
 
 /// Reads a configuration file, or the defaults when `path` is `None`, with `--set` arguments on top.
@@ -69,7 +69,7 @@ pub fn parse(text: &str, name: &str, sets: &[String]) -> Result<RunConfig> {
     let given = keys(&table);
     let mut config = RunConfig::deserialize(table)
         .map_err(|error| Error::Syntax { place: name.to_owned(), message: error.message().to_owned() })?;
-    config.given = given;
+    config.chosen = chosen(given, &config);
     check::check(&config)?;
     Ok(config)
 }
@@ -125,6 +125,23 @@ fn keys(table: &Table) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     walk(table, "", &mut found);
     found
+}
+
+/// Those of the `given` keys that say something else than the defaults, which a resolved file merely writes out.
+fn chosen(given: BTreeSet<String>, config: &RunConfig) -> BTreeSet<String> {
+    let mut defaults = RunConfig::default();
+    defaults.eval.extend(config.eval.keys().map(|name| (name.clone(), Eval::default())));
+    let (Ok(values), Ok(defaults)) = (Table::try_from(config), Table::try_from(&defaults)) else {
+        return given;
+    };
+    given.into_iter().filter(|key| value(&values, key) != value(&defaults, key)).collect()
+}
+
+/// The value of a dotted name.
+fn value<'a>(table: &'a Table, dotted: &str) -> Option<&'a Value> {
+    let (first, rest) = dotted.split_once('.').map_or((dotted, None), |(first, rest)| (first, Some(rest)));
+    let found = table.get(first)?;
+    rest.map_or(Some(found), |rest| value(found.as_table()?, rest))
 }
 
 /// An error of the TOML parser with file and line.
@@ -289,6 +306,34 @@ mod tests {
         assert_eq!(again.to_toml().unwrap(), text);
         assert_eq!(again.batch().unwrap(), config.batch().unwrap());
         assert_eq!(again.eval, config.eval);
+    }
+
+    #[test]
+    fn resolved_text_gives_no_warning() {
+        for text in [
+            "",
+            "[data]\nenvironment = \"arithmetic\"\n",
+            "[rollout]\ntemperature = 0\n[eval.a]\nprompts = \"a.jsonl\"\n",
+            "[data]\napply_chat_template = false\n[run]\nnum_steps = 3\n",
+        ] {
+            let config = with(text, &[]).unwrap();
+            assert_eq!(config.warnings(), Vec::<String>::new(), "{text}");
+            assert_eq!(
+                with(&config.to_toml().unwrap(), &[]).unwrap().warnings(),
+                Vec::<String>::new(),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn kl_estimators_have_the_names_of_the_field() {
+        for name in ["k1", "k2", "k3", "low_var_kl"] {
+            let text = format!("[algorithm]\nkl_loss_coef = 0.1\nkl_loss_type = \"{name}\"\n");
+            assert!(with(&text, &[]).unwrap().to_toml().unwrap().contains(&format!("\"{name}\"")));
+        }
+        let message = with("[algorithm]\nkl_loss_type = \"k4\"\n", &[]).unwrap_err().to_string();
+        assert!(message.starts_with("run.toml:2: ") && message.contains("low_var_kl"), "{message}");
     }
 
     #[test]

@@ -89,6 +89,8 @@ pub enum KlLossType {
     K2,
     /// exp(-r) - 1 + r: unbiased, low variance.
     K3,
+    /// k3 clamped to [-10, 10], as in slime and verl.
+    LowVarKl,
 }
 
 /// The denominator of the loss.
@@ -117,7 +119,7 @@ pub struct Algorithm {
     pub eps_clip_c: Option<f64>,
     /// Weight of the KL term in the loss; 0 needs no reference.
     pub kl_loss_coef: f64,
-    /// `k1`, `k2` or `k3`.
+    /// `k1`, `k2`, `k3` or `low_var_kl`.
     pub kl_loss_type: KlLossType,
     /// Weight of the entropy bonus.
     pub entropy_coef: f64,

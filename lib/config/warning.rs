@@ -4,7 +4,7 @@ use crate::load::RunConfig;
 use crate::rollout::DynamicFilter;
 use crate::train::Schedule;
 
-/// One sentence for each given key that nothing will read under the other settings.
+/// One sentence for each key that was set to something and that nothing will read under the other settings.
 pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
     let from_environment = config.data.environment.is_some();
     let (algorithm, rollout) = (&config.algorithm, &config.rollout);
@@ -37,7 +37,7 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
     for (without_effect, keys, because) in rules {
         for key in keys.iter().filter(|_| without_effect) {
             let below = format!("{key}.");
-            if config.given.iter().any(|given| given == key || given.starts_with(&below)) {
+            if config.chosen.iter().any(|chosen| chosen == key || chosen.starts_with(&below)) {
                 found.push(format!("{key} has no effect: {because}"));
             }
         }
@@ -45,8 +45,8 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
     for (name, set) in &config.eval {
         let inherits = set.prompts.is_none() && set.environment.is_none() && from_environment;
         for key in ["difficulty", "split"] {
-            let given = config.given.contains(&format!("eval.{name}.{key}"));
-            if given && set.environment.is_none() && !inherits {
+            let is_chosen = config.chosen.contains(&format!("eval.{name}.{key}"));
+            if is_chosen && set.environment.is_none() && !inherits {
                 found.push(format!("eval.{name}.{key} has no effect: its prompts come from a file"));
             }
         }

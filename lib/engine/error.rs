@@ -69,7 +69,7 @@ pub enum Error {
         position: usize,
     },
     /// The model could not be loaded or run.
-    #[error("model in {}: {message}", dir.display())]
+    #[error("{}{message}", if message.contains(&*dir.to_string_lossy()) { String::new() } else { format!("{}: ", dir.display()) })]
     Model {
         /// The weight directory.
         dir: PathBuf,

@@ -129,8 +129,11 @@ impl Error {
                 _ => 74,
             },
             Self::Write { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => 77,
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => 73,
+                io::ErrorKind::PermissionDenied => 77,
+                io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::AlreadyExists
+                | io::ErrorKind::ReadOnlyFilesystem => 73,
                 _ => 74,
             },
             Self::Exists { .. } => 73,

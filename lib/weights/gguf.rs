@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use crate::gguf_block::BlockType;
-use crate::weight_dir::map_file;
+use crate::weight_dir::{map_file, mapped};
 use crate::{Error, Result};
 
 /// A metadata value; integers are widened, and a float is the shortest decimal of its f32.
@@ -107,11 +107,11 @@ impl Gguf {
     /// The values of a tensor, row-major.
     ///
     /// # Errors
-    /// There is no such tensor.
+    /// There is no such tensor, or its bytes cannot be read (any more).
     pub fn to_f32(&self, name: &str) -> Result<Vec<f32>> {
         let missing = || Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() };
         let tensor = self.tensors.get(name).ok_or_else(missing)?;
-        Ok(tensor.block_type.to_f32(&self.map[tensor.range.clone()]))
+        Ok(tensor.block_type.to_f32(mapped(&self.path, &self.map, tensor.range.clone())?))
     }
 }
 

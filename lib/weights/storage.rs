@@ -1,6 +1,6 @@
 //! What memory really is: one contiguous buffer with an ordered list of named views; it knows no file and no device.
 
-use crate::{Dtype, Error, Result, WeightDir};
+use crate::{Dtype, Error, Result, WeightDir, first_not_finite};
 
 /// How the bytes of a view relate to the tensor of that name in a Hugging Face directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl StorageSpec {
     /// The buffer of this storage in `dtype`, little-endian, filled from the tensors of `weights`.
     ///
     /// # Errors
-    /// A tensor is absent, has another shape, or is not of a floating dtype.
+    /// A tensor is absent, has another shape, is not of a floating dtype, or holds NaN or an infinity in `dtype`.
     pub fn read(&self, weights: &WeightDir, dtype: Dtype) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(self.num_elements() * dtype.num_bytes());
         for view in &self.views {
@@ -91,9 +91,14 @@ impl StorageSpec {
                     got: tensor.shape.to_vec(),
                 });
             }
-            match view.transform {
-                Transform::Identity => bytes.extend_from_slice(&tensor.cast(dtype)?),
+            let elements = match view.transform {
+                Transform::Identity => tensor.cast(dtype)?,
+            };
+            if let Some(index) = first_not_finite(&elements, dtype) {
+                let path = weights.path().to_owned();
+                return Err(Error::NotFinite { path, tensor: view.name.clone(), index });
             }
+            bytes.extend_from_slice(&elements);
         }
         Ok(bytes)
     }

@@ -4,9 +4,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap};
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 
@@ -133,7 +135,7 @@ impl WeightDir {
     /// # Errors
     /// There is no such tensor.
     pub fn info(&self, name: &str) -> Result<&TensorInfo> {
-        Ok(self.entry(name)?.1)
+        Ok(self.place(name)?.1)
     }
 
     /// The file that holds a tensor and its place in it, for readers that do not map.
@@ -146,10 +148,10 @@ impl WeightDir {
         Ok((&self.shards[*shard].path, info))
     }
 
-    /// A tensor.
+    /// A tensor, whose bytes are then in memory.
     ///
     /// # Errors
-    /// There is no such tensor.
+    /// There is no such tensor, or its bytes cannot be read (any more).
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>> {
         let (name, info, bytes) = self.entry(name)?;
         Ok(TensorView { name, dtype: info.dtype, shape: &info.shape, bytes })
@@ -158,7 +160,8 @@ impl WeightDir {
     fn entry(&self, name: &str) -> Result<(&str, &TensorInfo, &[u8])> {
         let missing = || Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() };
         let (name, (shard, info)) = self.tensors.get_key_value(name).ok_or_else(missing)?;
-        Ok((name, info, &self.shards[*shard].map[info.range.clone()]))
+        let shard = &self.shards[*shard];
+        Ok((name, info, mapped(&shard.path, &shard.map, info.range.clone())?))
     }
 
     /// Number of elements of all tensors.
@@ -169,19 +172,35 @@ impl WeightDir {
     /// Reads every tensor and refuses NaN and infinities.
     ///
     /// # Errors
-    /// The first such tensor by name.
+    /// The first such tensor by name, or one that cannot be read.
     pub fn check_finite(&self) -> Result<()> {
         let names: Vec<&str> = self.names().collect();
         let bad = names.par_iter().find_map_first(|name| {
-            let tensor = self.tensor(name).ok()?;
-            dtype::first_not_finite(tensor.bytes, tensor.dtype).map(|index| (*name, index))
+            let tensor = match self.tensor(name) {
+                Ok(tensor) => tensor,
+                Err(error) => return Some(error),
+            };
+            let index = dtype::first_not_finite(tensor.bytes, tensor.dtype)?;
+            Some(Error::NotFinite { path: self.path.clone(), tensor: (*name).to_owned(), index })
         });
-        match bad {
-            Some((name, index)) => {
-                Err(Error::NotFinite { path: self.path.clone(), tensor: name.to_owned(), index })
+        bad.map_or(Ok(()), Err)
+    }
+}
+
+/// The bytes `range` of a mapped file, brought into memory now: a disk that fails or a file that another program cut
+/// short is an error here, where a look at a missing page would end the process (SIGBUS).
+pub(crate) fn mapped<'a>(path: &Path, map: &'a Mmap, range: Range<usize>) -> Result<&'a [u8]> {
+    match map.advise_range(Advice::PopulateRead, range.start, range.len()) {
+        // Kernels before 5.14 do not know the advice.
+        Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
+            let got = fs::metadata(path).map_err(Error::read(path))?.len();
+            if got < range.end as u64 {
+                let (what, expected) = ("mapped when it was opened".to_owned(), range.end as u64);
+                return Err(Error::Truncated { path: path.to_owned(), what, expected, got });
             }
-            None => Ok(()),
+            Err(Error::read(path)(error))
         }
+        _ => Ok(&map[range]),
     }
 }
 
@@ -189,7 +208,7 @@ impl WeightDir {
 pub(crate) fn map_file(path: &Path) -> Result<Mmap> {
     let file = File::open(path).map_err(Error::read(path))?;
     // SAFETY: weight files are committed under their name once and never change afterwards, and the map is read-only;
-    // every length was checked against the map, so only a file that another program truncates could fault.
+    // every length was checked against the map, and `mapped` populates what is read.
     unsafe { Mmap::map(&file) }.map_err(Error::read(path))
 }
 
@@ -244,6 +263,22 @@ mod tests {
         write(&dir, 1 << 20, f32::NAN);
         let error = WeightDir::open(&dir).unwrap().check_finite().unwrap_err();
         assert!(error.to_string().ends_with("tensor x: element 2 is not a finite number"), "{error}");
+    }
+
+    #[test]
+    fn file_cut_short_while_it_is_open_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("w");
+        let spec = TensorSpec { name: "x".to_owned(), dtype: Dtype::U8, shape: vec![1 << 16] };
+        let mut writer = WeightWriter::create(&dir, vec![spec], 1 << 20).unwrap();
+        writer.write("x", &[7; 1 << 16]).unwrap();
+        writer.finish().unwrap();
+        let weights = WeightDir::open(&dir).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(dir.join("model.safetensors")).unwrap();
+        file.set_len(5000).unwrap();
+        let error = weights.tensor("x").unwrap_err();
+        assert!(error.to_string().contains("model.safetensors: truncated"), "{error}");
+        assert!(weights.check_finite().is_err());
     }
 
     #[test]

@@ -66,23 +66,7 @@ impl WeightWriter {
         tensors: Vec<TensorSpec>,
         max_shard_bytes: usize,
     ) -> Result<Self> {
-        let target = target.as_ref().to_owned();
-        let is_free = match fs::read_dir(&target) {
-            Ok(mut entries) => entries.next().is_none(),
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        };
-        if !is_free {
-            return Err(Error::Exists { path: target });
-        }
-        let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let temporary = target.with_file_name(format!(".tmp.{name}.{}", std::process::id()));
-        match fs::remove_dir_all(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::write(&target)(error));
-            }
-            // What a killed process of the same number left is no part of this directory.
-            _ => fs::create_dir_all(&temporary).map_err(Error::write(&target))?,
-        }
+        let (target, temporary) = begin(target.as_ref())?;
         let shard_starts = shard_starts(&tensors, max_shard_bytes);
         Ok(Self {
             target,
@@ -94,6 +78,15 @@ impl WeightWriter {
             hashes: BTreeMap::new(),
             is_finished: false,
         })
+    }
+
+    /// Checks that a directory could begin at `target`, for tools that compute for hours before they write it.
+    ///
+    /// # Errors
+    /// As [`WeightWriter::create`].
+    pub fn check_target(target: impl AsRef<Path>) -> Result<()> {
+        let (target, temporary) = begin(target.as_ref())?;
+        fs::remove_dir(temporary).map_err(Error::write(&target))
     }
 
     /// Writes the next tensor; its little-endian, row-major elements.
@@ -215,6 +208,28 @@ impl Drop for WeightWriter {
     }
 }
 
+/// The target's full name and a new, empty directory beside it.
+fn begin(target: &Path) -> Result<(PathBuf, PathBuf)> {
+    // `.` and `a/..` have no last name to put beside.
+    let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
+    let is_free = match fs::read_dir(&target) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => target.symlink_metadata().is_err(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    if !is_free {
+        return Err(Error::Exists { path: target });
+    }
+    let temporary = slime_cli::temporary_beside(&target);
+    match fs::remove_dir_all(&temporary) {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(Error::write(&target)(error))
+        }
+        // What a killed process of the same number left is no part of this directory.
+        _ => fs::create_dir_all(&temporary).map_err(Error::write(&target)).map(|()| (target, temporary)),
+    }
+}
+
 fn shard_starts(tensors: &[TensorSpec], max_shard_bytes: usize) -> Vec<usize> {
     let mut starts = vec![0];
     let mut filled = 0;
@@ -257,6 +272,18 @@ mod tests {
         fs::write(root.path().join("precious"), "x").unwrap();
         let error = WeightWriter::create(root.path(), vec![spec("a")], 100).unwrap_err();
         assert_eq!(error.exit_code(), 73);
+        let below_a_file = root.path().join("precious/w");
+        let error = WeightWriter::check_target(&below_a_file).unwrap_err();
+        assert_eq!(error.exit_code(), 73);
+        assert!(error.to_string().contains("cannot write: Not a directory"), "{error}");
+        assert_eq!(fs::read_to_string(root.path().join("precious")).unwrap(), "x");
+    }
+
+    #[test]
+    fn checked_target_is_still_free() {
+        let root = tempfile::tempdir().unwrap();
+        WeightWriter::check_target(root.path().join("w")).unwrap();
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
 
     #[test]
