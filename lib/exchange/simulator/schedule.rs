@@ -59,7 +59,7 @@ impl Plan {
             num_steps,
             publish_interval,
             max_staleness,
-            checkpoint_interval: rng.random_range(1..=3),
+            checkpoint_interval: rng.random_range(0..=3),
             keep_checkpoints: rng.random_range(1..=2),
             visibility_ms: 2 * VISIBILITY_MS,
             eval_interval,

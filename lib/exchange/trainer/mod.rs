@@ -38,7 +38,8 @@ pub struct TrainerConfig {
     pub publish_interval: u64,
     /// Bound on staleness: how far back the weights of a checkpoint's line are kept.
     pub max_staleness: u64,
-    /// Checkpoints are taken at published versions once at least this many steps have passed since the last.
+    /// Checkpoints are taken at published versions once at least this many steps have passed since the last; 0 takes
+    /// only the last one, and those that a drain or a wish asks for.
     pub checkpoint_interval: u64,
     /// Complete checkpoints that are kept.
     pub keep_checkpoints: usize,
@@ -248,8 +249,9 @@ impl Trainer {
     fn is_checkpoint_due(&self) -> bool {
         let passed = self.version - self.last_checkpoint.min(self.version);
         let is_last = self.version == self.config.num_steps;
-        passed > 0
-            && (passed >= self.config.checkpoint_interval || is_last || self.wants_save || self.is_draining)
+        let interval = self.config.checkpoint_interval;
+        let is_on_grid = interval > 0 && passed >= interval;
+        passed > 0 && (is_on_grid || is_last || self.wants_save || self.is_draining)
     }
 
     fn next_action(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
