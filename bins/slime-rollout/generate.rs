@@ -207,6 +207,10 @@ impl Sampler {
         };
         let content = PromptContent::parse(&prompt.prompt).map_err(failure!()).map_err(named)?;
         let tokens = read_prompts::tokens(&self.tokenizer, content, prompt, data).map_err(named)?;
+        if tokens.is_empty() {
+            let message = format!("prompt {} of {} has no tokens", prompt.prompt_id, prompt.source);
+            return Err(Failure::data(message).with_hint("fill or drop this prompt"));
+        }
         let context_len = self.engine.context_len();
         let (most, key) = match data.max_prompt_len {
             Some(len) if (len as usize) < context_len => (len as usize, "data.max_prompt_len"),

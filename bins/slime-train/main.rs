@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     slime_cli::run("slime-train", || {
         let args: Args = slime_cli::parse()?;
         slime_cli::start_logging(args.verbosity);
-        train::run(&args)
+        train::run(&args).inspect_err(|_| slime_comm::Placement::let_rank_0_speak())
     })
 }
 

@@ -45,7 +45,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match result {
         Ok(()) => comm.finish().map_err(failure!()),
         Err(failure) if comm.size() > 1 => {
-            tracing::error!("rank {}: {}", comm.rank(), failure.message);
+            Placement::let_rank_0_speak();
+            let message = format!("rank {}: {}", comm.rank(), failure.message);
+            slime_cli::report("slime-train", &Failure { message, ..failure.clone() });
             comm.abort(failure.code)
         }
         Err(failure) => Err(failure),
@@ -57,8 +59,8 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
         let message = format!("parallel.dp is {dp}, but the launcher started {} ranks", comm.size());
         return Err(Failure::new(78, message).with_hint(format!("mpirun -n {dp} slime-train ...")));
     }
-    if let Some(output) = args.output.as_ref().filter(|_| comm.rank() == 0) {
-        WeightWriter::check_target(output).map_err(failure!())?;
+    if comm.rank() == 0 {
+        check_outputs(args)?;
     }
     let mut trainer = load(config, comm)?;
     if let Some(run) = &args.follow {
@@ -83,6 +85,14 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
         }
     }
     Ok(())
+}
+
+/// A place that cannot be written is told before anything is computed.
+fn check_outputs(args: &Args) -> Result<(), Failure> {
+    let folder_of_dump =
+        args.dump.as_ref().map(|dump| if dump.exists() { dump.join("new") } else { dump.clone() });
+    let mut places = args.output.iter().chain(&folder_of_dump);
+    places.try_for_each(WeightWriter::check_target).map_err(failure!())
 }
 
 fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Failure> {

@@ -22,7 +22,22 @@ pub fn write_dump(
     steps: &[StepMetrics],
     grads: &[(String, Tensor)],
 ) -> Result<(), Failure> {
+    let is_new = !dump.exists();
     fs::create_dir_all(dump).map_err(|error| Failure::create(dump.display(), &error))?;
+    fill(dump, model, steps, grads).inspect_err(|_| {
+        if is_new {
+            // A part of a dump is of no use to anyone.
+            let _ = fs::remove_dir_all(dump);
+        }
+    })
+}
+
+fn fill(
+    dump: &Path,
+    model: &Model,
+    steps: &[StepMetrics],
+    grads: &[(String, Tensor)],
+) -> Result<(), Failure> {
     write_safetensors(dump, "grads", &hf_grads(model, grads)?)?;
     write_safetensors(dump, "weights", &model.params().views().map_err(failure!())?)?;
     let loss = json!({ "loss": steps.first().map(|step| step.loss), "steps": steps });

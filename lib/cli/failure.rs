@@ -84,6 +84,7 @@ impl Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self { code: 0, message: String::new(), hint: None },
             io::ErrorKind::PermissionDenied => Self::new(exit::PERMISSION, format!("{path}: {error}")),
+            io::ErrorKind::IsADirectory => Self::new(exit::NO_INPUT, format!("{path}: {error}")),
             _ => Self::new(exit::IO, format!("{path}: {error}")),
         }
     }

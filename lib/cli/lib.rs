@@ -15,6 +15,6 @@ pub use failure::Failure;
 pub use logging::{Verbosity, start_logging};
 pub use output::Output;
 pub use parse::parse;
-pub use start::run;
+pub use start::{report, run};
 pub use temporary::temporary_beside;
 pub use threads::threads_per_rank;

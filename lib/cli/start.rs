@@ -21,7 +21,9 @@ pub fn run(tool: &'static str, main: impl FnOnce() -> Result<(), Failure>) -> Ex
 }
 
 /// Prints what the failure says, asked-for text on stdout, everything else on stderr; returns the exit code.
-fn report(tool: &str, failure: &Failure) -> u8 {
+///
+/// For a rank that has to abort its world; everything else leaves through [`run`].
+pub fn report(tool: &str, failure: &Failure) -> u8 {
     if failure.code == 0 {
         let mut stdout = std::io::stdout();
         let written = stdout.write_all(failure.message.as_bytes()).and_then(|()| stdout.flush());

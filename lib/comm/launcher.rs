@@ -33,7 +33,18 @@ pub struct Placement {
 /// Slurm numbers the batch script, the interactive shell and the allocation itself from here: no ranks in them.
 const FIRST_SPECIAL_STEP: u64 = 0xffff_fff0;
 
+/// How long a failing rank leaves the word to rank 0.
+const RANK_0_SPEAKS: std::time::Duration = std::time::Duration::from_secs(1);
+
 impl Placement {
+    /// For a rank that is about to report a failure: what every rank finds out, rank 0 alone tells. The others wait
+    /// until it has had the time to end the world; one that is still there afterwards has something of its own to say.
+    pub fn let_rank_0_speak() {
+        if Self::detect().is_ok_and(|placement| placement.rank > 0) {
+            std::thread::sleep(RANK_0_SPEAKS);
+        }
+    }
+
     /// From this process's environment.
     pub fn detect() -> Result<Self> {
         Self::detect_in(&|name| std::env::var(name).ok())

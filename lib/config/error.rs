@@ -54,11 +54,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// The sysexits code: 66 when the file is missing, 77 when it may not be read, 74 when reading failed, else 78.
+    /// The sysexits code: 66 when there is no such file, 77 when it may not be read, 74 when reading failed, else 78.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Read { source, .. } => match source.kind() {
-                std::io::ErrorKind::NotFound => 66,
+                std::io::ErrorKind::NotFound
+                | std::io::ErrorKind::NotADirectory
+                | std::io::ErrorKind::IsADirectory => 66,
+                std::io::ErrorKind::InvalidData => 78,
                 std::io::ErrorKind::PermissionDenied => 77,
                 _ => 74,
             },

@@ -9,7 +9,7 @@ use serde_json::Value;
 #[derive(Debug, thiserror::Error)]
 pub enum HfConfigError {
     /// The file cannot be read.
-    #[error("{path}: cannot read the model configuration: {source}", path = path.display())]
+    #[error("{path}: cannot read the model configuration: {source}{hint}", path = path.display(), hint = hint(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -40,13 +40,23 @@ pub enum HfConfigError {
     },
 }
 
+/// What to do about a configuration that is not there.
+fn hint(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::NotFound => "\nhint: make a weight directory with slime-convert import SRC DST",
+        _ => "",
+    }
+}
+
 impl HfConfigError {
     /// The sysexits code of this cause: 66 when the file is missing, 77 when it may not be read, 74 when reading
     /// failed, else 65.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Read { source, .. } => match source.kind() {
-                std::io::ErrorKind::NotFound => 66,
+                std::io::ErrorKind::NotFound
+                | std::io::ErrorKind::NotADirectory
+                | std::io::ErrorKind::IsADirectory => 66,
                 std::io::ErrorKind::PermissionDenied => 77,
                 _ => 74,
             },

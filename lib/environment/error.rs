@@ -67,7 +67,9 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Io { source, .. } => match source.kind() {
-                std::io::ErrorKind::NotFound => 66,
+                std::io::ErrorKind::NotFound
+                | std::io::ErrorKind::NotADirectory
+                | std::io::ErrorKind::IsADirectory => 66,
                 std::io::ErrorKind::PermissionDenied => 77,
                 _ => 74,
             },

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// A file that cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), hint(source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -47,12 +47,24 @@ pub enum Error {
     },
 }
 
+/// What to do about a tokenizer that is not there.
+fn hint(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::NotFound => {
+            "\nhint: make a weight directory with slime-convert import SRC DST; it brings the tokenizer along"
+        }
+        _ => "",
+    }
+}
+
 impl Error {
     /// The process exit code (sysexits): 65 bad data, 66 no input, 74 I/O, 77 permission.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Io { source, .. } => match source.kind() {
-                std::io::ErrorKind::NotFound => 66,
+                std::io::ErrorKind::NotFound
+                | std::io::ErrorKind::NotADirectory
+                | std::io::ErrorKind::IsADirectory => 66,
                 std::io::ErrorKind::PermissionDenied => 77,
                 _ => 74,
             },

@@ -124,7 +124,7 @@ impl Error {
         match self {
             Self::NoWeights { .. } => 66,
             Self::Read { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound => 66,
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => 66,
                 io::ErrorKind::PermissionDenied => 77,
                 _ => 74,
             },

@@ -207,6 +207,9 @@ pub(crate) fn mapped<'a>(path: &Path, map: &'a Mmap, range: Range<usize>) -> Res
 /// Maps a whole file read-only.
 pub(crate) fn map_file(path: &Path) -> Result<Mmap> {
     let file = File::open(path).map_err(Error::read(path))?;
+    if file.metadata().map_err(Error::read(path))?.is_dir() {
+        return Err(Error::read(path)(io::ErrorKind::IsADirectory.into()));
+    }
     // SAFETY: weight files are committed under their name once and never change afterwards, and the map is read-only;
     // every length was checked against the map, and `mapped` populates what is read.
     unsafe { Mmap::map(&file) }.map_err(Error::read(path))

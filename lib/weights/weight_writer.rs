@@ -118,13 +118,12 @@ impl WeightWriter {
     /// # Errors
     /// The disk refuses.
     pub fn add_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let path = self.temporary.join(name);
         let write = || {
-            let mut file = File::create(&path)?;
+            let mut file = File::create(self.temporary.join(name))?;
             file.write_all(bytes)?;
             file.sync_all()
         };
-        write().map_err(Error::write(&path))
+        write().map_err(Error::write(&self.target.join(name)))
     }
 
     /// Syncs everything, renames the directory into place, and returns the hash of every tensor.
@@ -163,8 +162,10 @@ impl WeightWriter {
         let tensors =
             self.tensors[self.next..end].iter().map(|t| (t.name.as_str(), t.dtype, t.shape.as_slice()));
         let header = safetensors::write_header(&metadata, tensors);
-        let path = self.temporary.join(self.shard_name(shard));
-        let mut file = File::create(&path).map_err(Error::write(&path))?;
+        let name = self.shard_name(shard);
+        // Messages name the place the file is for.
+        let path = self.target.join(&name);
+        let mut file = File::create(self.temporary.join(&name)).map_err(Error::write(&path))?;
         file.write_all(&header).map_err(Error::write(&path))?;
         self.file = Some((path, file));
         Ok(())
@@ -210,8 +211,11 @@ impl Drop for WeightWriter {
 
 /// The target's full name and a new, empty directory beside it.
 fn begin(target: &Path) -> Result<(PathBuf, PathBuf)> {
-    // `.` and `a/..` have no last name to put beside.
-    let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
+    let mut target = target.to_owned();
+    if target.file_name().is_none() {
+        // `.` and `a/..` have no last name to put a temporary one beside.
+        target = fs::canonicalize(&target).map_err(Error::write(&target))?;
+    }
     let is_free = match fs::read_dir(&target) {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => target.symlink_metadata().is_err(),

@@ -331,12 +331,15 @@ const RANK_ARGS: [&str; 5] = ["rank_body", "--exact", "--ignored", "--nocapture"
 
 /// Runs `case` on `size` ranks; `None`, said loudly, where there is no Open MPI. A hang fails after two minutes.
 fn mpirun(size: usize, case: &str) -> Option<Output> {
-    let version = Command::new("mpirun").arg("--version").output();
+    // The launcher beside the `mpicc` of the build, or that of the system.
+    let beside = std::env::var("SLIME_MPICC").map(|mpicc| mpicc.replace("mpicc", "mpirun"));
+    let launcher = beside.unwrap_or_else(|_| "mpirun".to_owned());
+    let version = Command::new(&launcher).arg("--version").output();
     if !version.is_ok_and(|v| String::from_utf8_lossy(&v.stdout).contains("Open MPI")) {
-        eprintln!("skipped: no mpirun of Open MPI on PATH");
+        eprintln!("skipped: no mpirun of Open MPI here");
         return None;
     }
-    let mut child = Command::new("mpirun")
+    let mut child = Command::new(&launcher)
         .args(["--allow-run-as-root", "--oversubscribe", "-n", &size.to_string()])
         .arg(std::env::current_exe().unwrap())
         .args(RANK_ARGS)
