@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use slime_cli::{Failure, drain, exit};
-use slime_config::{Placement, RunDir};
+use slime_config::{Placement, RunDir, paths};
 use slime_exchange::{
     ArrowFormat, ColumnRow, FsStore, RewardAction, RewardWorker, RewardWorkerConfig, Store,
 };
@@ -16,8 +16,6 @@ use crate::write_rewards::provenance;
 
 /// Pause between polls when there is nothing to score.
 const IDLE: Duration = Duration::from_millis(50);
-/// The whole run shall drain.
-const STOP: &str = "control/stop";
 /// The column that filters and trainer read.
 const COLUMN: &str = "reward";
 /// Segments held at once.
@@ -52,7 +50,7 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
     let mut worker = RewardWorker::start(&mut store, worker_config, format, &note).map_err(failure)?;
     let mut is_drained = false;
     loop {
-        if !is_drained && (drain::requested() || store.exists(STOP).map_err(failure)?) {
+        if !is_drained && (drain::requested() || store.exists(paths::STOP).map_err(failure)?) {
             is_drained = true;
             worker.drain();
         }

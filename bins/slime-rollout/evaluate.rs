@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use slime_cli::Failure;
-use slime_config::{Eval, RunConfig, RunDir};
+use slime_config::{Eval, RunConfig, RunDir, paths};
 use slime_environment::{JsonlPrompts, Prompt, PromptSource, environment};
 use slime_exchange::{Physical, Store};
 use slime_record::{Column, ColumnValues, Sample, encode_segment};
@@ -143,7 +143,7 @@ impl Evaluator {
         samples: &[Sample],
     ) -> Result<(), Failure> {
         let bytes = encode_segment(samples, &write_samples::provenance(&self.config)).map_err(failure!())?;
-        store.seal(&format!("eval/{place}/{set}/samples.arrow"), &bytes).map_err(failure!())?;
+        store.seal(&paths::evaluation_samples(place, set), &bytes).map_err(failure!())?;
         let rewards = rewards(&mut self.rewards, samples)?;
         let column = Column::new("reward", samples, ColumnValues::F32(rewards.clone()));
         let bytes = column.encode(&write_samples::provenance(&self.config)).map_err(failure!())?;

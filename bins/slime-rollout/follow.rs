@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use slime_cli::{Failure, drain};
-use slime_config::RunDir;
+use slime_config::{RunDir, paths};
 use slime_exchange::{Error, FsStore, Store};
 
 use crate::args::Once;
@@ -15,8 +15,6 @@ use crate::replicate::Replicator;
 
 /// Pause between polls when there is nothing to compute.
 const IDLE: Duration = Duration::from_millis(20);
-/// The whole run shall drain.
-const STOP: &str = "control/stop";
 
 /// `slime-rollout --follow RUN`.
 pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
@@ -42,7 +40,7 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
     };
     let mut is_drained = false;
     loop {
-        if !is_drained && (drain::requested() || store.exists(STOP).map_err(failure!())?) {
+        if !is_drained && (drain::requested() || store.exists(paths::STOP).map_err(failure!())?) {
             is_drained = true;
             builder.iter_mut().for_each(Builder::drain);
             replicator.iter_mut().for_each(Replicator::drain);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use slime_cli::Failure;
-use slime_config::{RunConfig, RunDir};
+use slime_config::{RunConfig, RunDir, paths};
 use slime_exchange::{ArrowFormat, Physical, Replica, ReplicaAction, ReplicaConfig, Store};
 use slime_record::Publication;
 use slime_tokenizer::Tokenizer;
@@ -141,13 +141,13 @@ pub fn weights_of(
     run_dir: &RunDir,
     place: Physical,
 ) -> Result<Option<PathBuf>, Failure> {
-    let path = slime_exchange::names::version(place);
+    let path = paths::version(place);
     let Some(bytes) = store.read(&path).map_err(failure!())? else { return Ok(None) };
     let publication: Publication =
         serde_json::from_slice(&bytes).map_err(|error| Failure::data(format!("{path}: {error}")))?;
     let dir = match &publication.path {
-        Some(path) => run_dir.root().join(path),
-        None => run_dir.weights(place.version, place.epoch),
+        Some(path) => run_dir.join(path),
+        None => run_dir.join(paths::weights(place)),
     };
     if !dir.exists() {
         return Ok(None);

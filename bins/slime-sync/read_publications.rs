@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use slime_cli::{Failure, exit};
-use slime_config::RunDir;
-use slime_config::paths::{parse_version, version_name};
+use slime_config::paths::{self, Physical, RunDir};
 use slime_record::Publication;
 
 /// A published version and where its weights lie.
@@ -19,19 +18,19 @@ pub struct Published {
 impl Published {
     /// `000042.e003`.
     pub fn name(&self) -> String {
-        version_name(self.publication.version, self.publication.epoch)
+        Physical { version: self.publication.version, epoch: self.publication.epoch }.to_string()
     }
 }
 
 /// The publications of the run at `root`, oldest first; only those of `version` where it is given.
 pub fn read_publications(root: &Path, version: Option<u64>) -> Result<Vec<Published>, Failure> {
-    let folder = RunDir::new(root).versions();
+    let folder = RunDir::new(root).join(paths::VERSIONS);
     let mut places = Vec::new();
     for entry in fs::read_dir(&folder).map_err(|error| Failure::open(folder.display(), &error))? {
         let entry = entry.map_err(|error| Failure::io(folder.display(), &error))?;
-        places.extend(entry.file_name().to_str().and_then(parse_version));
+        places.extend(entry.file_name().to_str().and_then(paths::parse_physical));
     }
-    places.retain(|(number, _)| version.is_none_or(|version| version == *number));
+    places.retain(|place| version.is_none_or(|version| version == place.version));
     places.sort_unstable();
     if places.is_empty() {
         let which = version.map_or("a version".to_owned(), |version| format!("version {version}"));
@@ -40,11 +39,11 @@ pub fn read_publications(root: &Path, version: Option<u64>) -> Result<Vec<Publis
             format!("{}: expected {which}, found none", folder.display()),
         ));
     }
-    places.into_iter().map(|(version, epoch)| read_publication(root, version, epoch)).collect()
+    places.into_iter().map(|place| read_publication(root, place)).collect()
 }
 
-fn read_publication(root: &Path, version: u64, epoch: u64) -> Result<Published, Failure> {
-    let path = RunDir::new(root).version(version, epoch);
+fn read_publication(root: &Path, place: Physical) -> Result<Published, Failure> {
+    let path = RunDir::new(root).join(paths::version(place));
     let text = fs::read(&path).map_err(|error| Failure::open(path.display(), &error))?;
     let publication: Publication = serde_json::from_slice(&text)
         .map_err(|error| Failure::data(format!("{}: not a publication: {error}", path.display())))?;

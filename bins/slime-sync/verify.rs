@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use slime_cli::Failure;
-use slime_config::{HfConfig, RunDir};
+use slime_config::{HfConfig, RunDir, paths};
 use slime_transport::DiskReader;
 use slime_weights::{Error, WeightDir, check};
 
@@ -13,7 +13,7 @@ use crate::read_publications::{Published, read_publications};
 
 /// Verifies what lies at `path` and prints a line for each version.
 pub fn verify(path: &Path, version: Option<u64>) -> Result<(), Failure> {
-    if !RunDir::new(path).versions().is_dir() && version.is_none() {
+    if !RunDir::new(path).join(paths::VERSIONS).is_dir() && version.is_none() {
         return verify_dir(path);
     }
     let publications = read_publications(path, version)?;

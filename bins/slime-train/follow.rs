@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use slime_cli::{Failure, drain};
 use slime_comm::Communicator;
-use slime_config::RunConfig;
-use slime_exchange::{FsStore, Physical, Store, TrainerAction, TrainerConfig, names};
+use slime_config::{RunConfig, paths};
+use slime_exchange::{FsStore, Physical, Store, TrainerAction, TrainerConfig};
 use slime_record::Sample;
 use slime_trainer::{Scored, StepMetrics, Trainer};
 
@@ -107,7 +107,7 @@ fn lead(
             match action {
                 TrainerAction::Load { checkpoint } => {
                     if let Some(place) = checkpoint {
-                        give(Work::Load(run.join(names::checkpoint(place))), trainer, comm)?;
+                        give(Work::Load(run.join(paths::checkpoint(place))), trainer, comm)?;
                     }
                     machine.on_loaded();
                 }
@@ -126,8 +126,7 @@ fn lead(
                     machine.on_trained();
                 }
                 TrainerAction::SaveCheckpoint { place } => {
-                    save_checkpoint(run, place, &mut store, trainer, comm)?;
-                    machine.on_checkpointed();
+                    machine.on_checkpointed(save_checkpoint(run, place, &mut store, trainer, comm)?);
                 }
                 TrainerAction::Done { is_complete } => {
                     give(Work::Done, trainer, comm)?;
@@ -156,18 +155,20 @@ fn train_work(scored: Vec<Scored>) -> Work {
     Work::Train(scored.into_iter().map(|scored| (scored.sample, scored.reward)).collect())
 }
 
+/// Writes the checkpoint with the other ranks and returns the mark that completes it.
 fn save_checkpoint(
     run: &Path,
     place: Physical,
     store: &mut FsStore,
     trainer: &mut Trainer,
     comm: &dyn Communicator,
-) -> Result<(), Failure> {
-    let path = names::checkpoint(place);
+) -> Result<String, Failure> {
+    let path = paths::checkpoint(place);
     // What a killed try under the same name left behind is not part of this one.
     store.remove(&path).map_err(failure!())?;
-    give(Work::Checkpoint { dir: run.join(path), token: place.epoch }, trainer, comm)?;
-    Ok(())
+    let dir = run.join(path);
+    give(Work::Checkpoint { dir: dir.clone(), token: place.epoch }, trainer, comm)?;
+    slime_checkpoint::mark(&dir).map_err(failure!())
 }
 
 fn end(is_complete: bool, comm: &dyn Communicator) -> Result<(), Failure> {

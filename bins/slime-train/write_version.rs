@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use slime_cli::Failure;
-use slime_exchange::{Physical, names};
+use slime_config::paths;
+use slime_exchange::Physical;
 use slime_model::Model;
 use slime_record::Publication;
 use slime_torch::bytes_of;
@@ -24,7 +25,7 @@ pub fn write_version(
     origin: &Path,
 ) -> Result<Publication, Failure> {
     let views = model.params().views().map_err(failure!())?;
-    let path = names::weights(place);
+    let path = paths::weights(place);
     let mut writer = DiskWriter::create(run.join(&path), specs(&views)?).map_err(failure!())?;
     for (name, tensor) in &views {
         let host = tensor.to_device(Device::Cpu).contiguous();

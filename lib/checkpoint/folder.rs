@@ -5,25 +5,25 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use slime_config::paths::COMPLETE;
+
 use crate::{Error, Result};
 
-pub(crate) const COMPLETE: &str = "COMPLETE";
-
 /// The complete checkpoints below `root`, oldest first by name (`000040.e003`: step, then epoch). No root, none.
-pub fn complete(root: &Path) -> Result<Vec<PathBuf>> {
+pub fn checkpoints(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(folders(root)?.into_iter().filter(|path| path.join(COMPLETE).exists()).collect())
 }
 
-/// The last of [`complete`].
+/// The last of [`checkpoints`].
 pub fn newest(root: &Path) -> Result<Option<PathBuf>> {
-    Ok(complete(root)?.pop())
+    Ok(checkpoints(root)?.pop())
 }
 
 /// Removes all complete checkpoints but the newest `keep` (at least one stays), and incomplete ones older than the
 /// newest complete one. COMPLETE goes first, so a removal cut off leaves no checkpoint that looks whole. Returns what
 /// was removed.
 pub fn prune(root: &Path, keep: usize) -> Result<Vec<PathBuf>> {
-    let complete = complete(root)?;
+    let complete = checkpoints(root)?;
     let Some(newest) = complete.last() else { return Ok(Vec::new()) };
     let kept = &complete[complete.len().saturating_sub(keep.max(1))..];
     let mut removed = Vec::new();

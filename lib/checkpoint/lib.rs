@@ -12,8 +12,8 @@ mod write;
 mod writer;
 
 pub use error::{Error, Result};
-pub use folder::{complete, newest, prune};
+pub use folder::{checkpoints, newest, prune};
 pub use read::Checkpoint;
 pub use shard::{Dtype, Shard, Snapshot, TensorInfo};
-pub use write::write;
+pub use write::{complete, mark, write};
 pub use writer::Writer;

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::folder::COMPLETE;
+use slime_config::paths::COMPLETE;
+
 use crate::index::{CHUNK_BYTES, Index, ShardEntry, checksum};
 use crate::{Error, Result, TensorInfo};
 

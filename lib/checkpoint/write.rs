@@ -1,20 +1,24 @@
-//! The writing of one checkpoint by all ranks: each leaves its file and its part of the index; rank 0 joins the parts
-//! and writes COMPLETE last. Ranks meet in the folder only, so this runs beside training without a collective.
+//! The writing of one checkpoint by all ranks: each leaves its file and its part of the index; rank 0 joins the parts.
+//! Ranks meet in the folder only, so this runs beside training without a collective. COMPLETE is a step of its own:
+//! in a run the trainer's state machine commits it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::folder::{COMPLETE, sync_folder, write_file};
+use slime_config::paths::COMPLETE;
+
+use crate::folder::{sync_folder, write_file};
 use crate::index::{Index, Part, checksum};
 use crate::{Error, Result, Snapshot, rank_file};
 
 /// Between two looks for the parts of other ranks.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Writes this rank's part of the checkpoint `dir`; on rank 0 also waits up to `patience` for the others and completes
-/// it. Until then a reader sees no checkpoint. On an error the rank's own file is gone and rank 0 is told why.
+/// Writes this rank's part of the checkpoint `dir`; on rank 0 also waits up to `patience` for the others and writes the
+/// index. It is no checkpoint before a file COMPLETE holds its [`mark`]. On an error the rank's own file is gone and
+/// rank 0 is told why.
 pub fn write(dir: &Path, snapshot: &Snapshot, patience: Duration) -> Result<()> {
     if dir.join(COMPLETE).exists() {
         return Err(Error::Exists(dir.to_path_buf()));
@@ -47,7 +51,7 @@ pub fn write(dir: &Path, snapshot: &Snapshot, patience: Duration) -> Result<()> 
     if snapshot.rank == 0 { finish(dir, snapshot, part, patience) } else { Ok(()) }
 }
 
-/// Rank 0: joins the parts and makes the checkpoint a checkpoint.
+/// Rank 0: joins the parts.
 fn finish(dir: &Path, snapshot: &Snapshot, own: Part, patience: Duration) -> Result<()> {
     let mut parts = vec![own];
     let start = Instant::now();
@@ -59,12 +63,22 @@ fn finish(dir: &Path, snapshot: &Snapshot, own: Part, patience: Duration) -> Res
     let text = serde_json::to_vec_pretty(&index)
         .map_err(|e| Error::Index { path: path.clone(), reason: e.to_string() })?;
     write_file(&path, &text)?;
-    write_file(&dir.join(COMPLETE), format!("{}\n", checksum(&text)).as_bytes())?;
     for rank in 1..snapshot.world_size {
         // The index holds all they say; one that stays does no harm.
         let _ = fs::remove_file(part_path(dir, rank));
     }
     Ok(())
+}
+
+/// What COMPLETE says of the written checkpoint `dir`: the checksum of its index.
+pub fn mark(dir: &Path) -> Result<String> {
+    let path = dir.join("index.json");
+    Ok(checksum(&fs::read(&path).map_err(Error::io("read", &path))?))
+}
+
+/// Makes the written checkpoint `dir` a complete one, where no run has somebody to commit it.
+pub fn complete(dir: &Path) -> Result<()> {
+    write_file(&dir.join(COMPLETE), format!("{}\n", mark(dir)?).as_bytes())
 }
 
 fn await_part(

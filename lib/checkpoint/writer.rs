@@ -20,7 +20,7 @@ impl Writer {
     }
 
     /// Starts writing `snapshot` to `dir`. Waits for the one before, whose error is returned instead: then nothing new
-    /// was started. Returns the folder of the one before, now complete as far as this rank is concerned.
+    /// was started. Returns the folder of the one before, now written as far as this rank is concerned.
     pub fn submit(&mut self, dir: PathBuf, snapshot: Snapshot) -> Result<Option<PathBuf>> {
         let before = self.wait()?;
         let (path, patience) = (dir.clone(), self.patience);

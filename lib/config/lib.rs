@@ -20,7 +20,7 @@ pub use data::{Data, Dtype, Eval, Model, Split};
 pub use error::{Error, Result};
 pub use hf_config::{Family, HfConfig, HfConfigError, RopeScaling};
 pub use load::{RunConfig, load, parse};
-pub use paths::RunDir;
+pub use paths::{Physical, RunDir};
 pub use rollout::{DynamicFilter, Placement, Reward, Rollout};
 pub use run::{Checkpoint, Order, Run};
 pub use train::{

@@ -1,65 +1,225 @@
-//! Every name in a run directory. Names order as numbers do, and most can be read back.
+//! Every name in a run directory: relative ones with `/`, as stores take them, and [`RunDir`], which joins them to a
+//! place. Names order as numbers do, and most can be read back.
 
 use std::path::{Path, PathBuf};
 
-/// A run directory; the methods name what lies in it and touch nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunDir {
-    root: PathBuf,
-}
+use serde::{Deserialize, Serialize};
 
-/// Digits of a step or version.
-const STEP_DIGITS: usize = 6;
+/// Digits of a step, version, incarnation or sequence number.
+const DIGITS: usize = 6;
 /// Digits of an epoch inside another name.
 const EPOCH_DIGITS: usize = 3;
 
-/// `000042`: a step, version or trainer epoch.
-pub fn step_name(step: u64) -> String {
-    format!("{step:0STEP_DIGITS$}")
+/// Folder of the trainer's epochs.
+pub const EPOCHS: &str = "epoch";
+/// Folder of the publications.
+pub const VERSIONS: &str = "version";
+/// Folder of the weights on disk.
+pub const WEIGHTS: &str = "weights";
+/// Folder of the steps.
+pub const ROLLOUT: &str = "rollout";
+/// Folder of what is computed later about samples.
+pub const COLUMNS: &str = "column";
+/// Folder of the evaluations.
+pub const EVALUATIONS: &str = "eval";
+/// Folder of the checkpoints.
+pub const CHECKPOINTS: &str = "checkpoint";
+/// Folder of the incarnations of all owners.
+pub const OWNERS: &str = "owner";
+/// Folder of the heartbeats.
+pub const HEARTBEATS: &str = "heartbeat";
+/// Folder of the metric files.
+pub const METRICS: &str = "metrics";
+/// The file that makes a folder a checkpoint.
+pub const COMPLETE: &str = "COMPLETE";
+/// The whole run is over.
+pub const DONE: &str = "control/done";
+/// Everybody shall drain.
+pub const STOP: &str = "control/stop";
+/// Owner name of the step builder.
+pub const BUILDER: &str = "builder.0";
+/// Owner name of the trainer, whose incarnations are the epochs.
+pub const TRAINER: &str = "trainer";
+
+/// A physical version: its number and the trainer epoch that published it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Physical {
+    /// Policy after this many training steps.
+    pub version: u64,
+    /// Epoch that published it.
+    pub epoch: u64,
 }
 
-/// `000042.e003`: a version or checkpoint of one trainer epoch.
-pub fn version_name(version: u64, epoch: u64) -> String {
-    format!("{version:0STEP_DIGITS$}.e{epoch:0EPOCH_DIGITS$}")
+/// `000042.e003`
+impl std::fmt::Display for Physical {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:0DIGITS$}.e{:0EPOCH_DIGITS$}", self.version, self.epoch)
+    }
 }
 
-/// Reads a name of [`step_name`] back.
-pub fn parse_step(name: &str) -> Option<u64> {
-    let digits = name.len() >= STEP_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit());
-    name.parse().ok().filter(|_| digits)
+/// `000042`: a step, version, incarnation or trainer epoch.
+pub fn number(number: u64) -> String {
+    format!("{number:0DIGITS$}")
 }
 
-/// Reads a name of [`version_name`] back, with or without `.json`.
-pub fn parse_version(name: &str) -> Option<(u64, u64)> {
-    let (version, epoch) = name.strip_suffix(".json").unwrap_or(name).split_once(".e")?;
-    let digits = epoch.len() >= EPOCH_DIGITS && epoch.bytes().all(|byte| byte.is_ascii_digit());
-    Some((parse_step(version)?, epoch.parse().ok().filter(|_| digits)?))
+/// One trainer epoch: `epoch/000003`.
+pub fn epoch(epoch: u64) -> String {
+    format!("{EPOCHS}/{epoch:0DIGITS$}")
+}
+
+/// Owner name of a replica: `replica.2`.
+pub fn replica(index: u32) -> String {
+    format!("replica.{index}")
+}
+
+/// Owner name of the worker that computes a column: `reward.0`.
+pub fn worker(column: &str, index: u32) -> String {
+    format!("{column}.{index}")
+}
+
+/// The incarnations of one owner: `owner/replica.2`.
+pub fn owner(owner: &str) -> String {
+    format!("{OWNERS}/{owner}")
+}
+
+/// One incarnation of an owner: `owner/replica.2/000005`.
+pub fn incarnation(owner: &str, incarnation: u64) -> String {
+    format!("{OWNERS}/{owner}/{incarnation:0DIGITS$}")
+}
+
+/// One owner's heartbeat: `heartbeat/replica.2.json`.
+pub fn heartbeat(owner: &str) -> String {
+    format!("{HEARTBEATS}/{owner}.json")
+}
+
+/// The publication of a version: `version/000042.e003.json`.
+pub fn version(place: Physical) -> String {
+    format!("{VERSIONS}/{place}.json")
+}
+
+/// The weight directory of a version: `weights/000042.e003`.
+pub fn weights(place: Physical) -> String {
+    format!("{WEIGHTS}/{place}")
+}
+
+/// The trainer's state at a version: `checkpoint/000040.e003`.
+pub fn checkpoint(place: Physical) -> String {
+    format!("{CHECKPOINTS}/{place}")
+}
+
+/// What makes it a checkpoint: `checkpoint/000040.e003/COMPLETE`.
+pub fn complete(place: Physical) -> String {
+    format!("{CHECKPOINTS}/{place}/{COMPLETE}")
+}
+
+/// One step's rollout: `rollout/000042`.
+pub fn step(step: u64) -> String {
+    format!("{ROLLOUT}/{step:0DIGITS$}")
+}
+
+/// The commit of a step: `rollout/000042/MANIFEST.json`.
+pub fn manifest(step: u64) -> String {
+    format!("{ROLLOUT}/{step:0DIGITS$}/MANIFEST.json")
+}
+
+/// The sealed segments of one replica: `rollout/000042/replica-1`.
+pub fn segments(step: u64, replica: u32) -> String {
+    format!("{ROLLOUT}/{step:0DIGITS$}/replica-{replica}")
+}
+
+/// What was asked of one replica: `rollout/000042/assign/replica-1`.
+pub fn assignments(step: u64, replica: u32) -> String {
+    format!("{ROLLOUT}/{step:0DIGITS$}/assign/replica-{replica}")
 }
 
 /// `<incarnation>.<seq>.arrow`: a sealed segment; `seq` orders the segments of one incarnation.
 pub fn segment_name(incarnation: u64, seq: u64) -> String {
-    format!("{incarnation:0EPOCH_DIGITS$}.{seq:0STEP_DIGITS$}.arrow")
+    format!("{incarnation:0DIGITS$}.{seq:0DIGITS$}.arrow")
 }
 
 /// `<incarnation>.<seq>.json`: what the step builder asked of a replica.
 pub fn assignment_name(incarnation: u64, seq: u64) -> String {
-    format!("{incarnation:0EPOCH_DIGITS$}.{seq:0STEP_DIGITS$}.json")
+    format!("{incarnation:0DIGITS$}.{seq:0DIGITS$}.json")
+}
+
+/// What was computed about a step's samples: `column/reward/000042`.
+pub fn column(name: &str, step: u64) -> String {
+    format!("{COLUMNS}/{name}/{step:0DIGITS$}")
+}
+
+/// A column file; the writer is an incarnation of a worker: `column/reward/000042/0.000003/000007.arrow`.
+pub fn column_file(name: &str, step: u64, worker: u32, incarnation: u64, seq: u64) -> String {
+    format!("{}/{worker}.{incarnation:0DIGITS$}/{seq:0DIGITS$}.arrow", column(name, step))
+}
+
+/// The evaluation of a version: `eval/000040.e003`.
+pub fn evaluation(place: Physical) -> String {
+    format!("{EVALUATIONS}/{place}")
+}
+
+/// The samples of one evaluation set: `eval/000040.e003/held_out/samples.arrow`.
+pub fn evaluation_samples(place: Physical, set: &str) -> String {
+    format!("{EVALUATIONS}/{place}/{set}/samples.arrow")
+}
+
+/// All sets of an evaluation are written: `eval/000040.e003/DONE`.
+pub fn evaluation_done(place: Physical) -> String {
+    format!("{EVALUATIONS}/{place}/DONE")
+}
+
+/// One tool's metrics: `metrics/train.jsonl`, an object a line with `step`, `tool` and numbers.
+pub fn metrics_file(tool: &str) -> String {
+    format!("{METRICS}/{tool}.jsonl")
+}
+
+/// Where a writer writes a file before it gets its name, in the same folder: `.tmp.<writer>.<n>`.
+pub fn temporary_name(writer: &str, n: u64) -> String {
+    format!("{}{n}", temporary_prefix(writer))
+}
+
+/// How all temporary names of a writer begin.
+pub fn temporary_prefix(writer: &str) -> String {
+    format!(".tmp.{writer}.")
+}
+
+/// The note beside a broken file, which nobody reads any more: `<file>.bad`.
+pub fn quarantine(file: &str) -> String {
+    format!("{file}.bad")
+}
+
+/// The file a name of [`quarantine`] is about; none for other names.
+pub fn parse_quarantine(name: &str) -> Option<&str> {
+    name.strip_suffix(".bad")
+}
+
+/// Reads a name of [`number`] back.
+pub fn parse_number(name: &str) -> Option<u64> {
+    if name.len() < DIGITS { None } else { parse_digits(name) }
+}
+
+/// Reads `000042.e003` back, with or without `.json`.
+pub fn parse_physical(name: &str) -> Option<Physical> {
+    let (version, epoch) = name.strip_suffix(".json").unwrap_or(name).split_once(".e")?;
+    let epoch = parse_digits(epoch).filter(|_| epoch.len() >= EPOCH_DIGITS)?;
+    Some(Physical { version: parse_number(version)?, epoch })
 }
 
 /// Reads (incarnation, seq) of a segment or assignment back; `None` for temporary and foreign names.
 pub fn parse_sequence(name: &str) -> Option<(u64, u64)> {
     let stem = name.strip_suffix(".arrow").or_else(|| name.strip_suffix(".json"))?;
     let (incarnation, seq) = stem.split_once('.')?;
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(incarnation) || !digits(seq) {
-        return None;
-    }
-    Some((incarnation.parse().ok()?, seq.parse().ok()?))
+    Some((parse_digits(incarnation)?, parse_digits(seq)?))
 }
 
-/// `.tmp.<incarnation>.<seq>`: where a file is written before it gets its name, in the same folder.
-pub fn temporary_name(incarnation: u64, seq: u64) -> String {
-    format!(".tmp.{incarnation:0EPOCH_DIGITS$}.{seq:0STEP_DIGITS$}")
+fn parse_digits(text: &str) -> Option<u64> {
+    // `parse` alone would take a sign.
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// A run directory; the methods name what lies in it and touch nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDir {
+    root: PathBuf,
 }
 
 impl RunDir {
@@ -73,144 +233,34 @@ impl RunDir {
         &self.root
     }
 
+    /// What a relative name of this module stands for.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.root.join(name)
+    }
+
     /// The resolved configuration.
     pub fn run_toml(&self) -> PathBuf {
-        self.root.join("run.toml")
-    }
-
-    /// Provenance: versions, hashes, hosts, Slurm ids.
-    pub fn run_json(&self) -> PathBuf {
-        self.root.join("run.json")
-    }
-
-    /// The folder of trainer epochs.
-    pub fn epochs(&self) -> PathBuf {
-        self.root.join("epoch")
-    }
-
-    /// One trainer epoch: `epoch/000003`.
-    pub fn epoch(&self, epoch: u64) -> PathBuf {
-        self.epochs().join(step_name(epoch))
-    }
-
-    /// The incarnations of one owner: `owner/replica.2`.
-    pub fn owner(&self, tool: &str, index: u32) -> PathBuf {
-        self.root.join("owner").join(format!("{tool}.{index}"))
-    }
-
-    /// One incarnation of an owner: `owner/replica.2/000005`.
-    pub fn incarnation(&self, tool: &str, index: u32, incarnation: u64) -> PathBuf {
-        self.owner(tool, index).join(step_name(incarnation))
-    }
-
-    /// The folder of publications.
-    pub fn versions(&self) -> PathBuf {
-        self.root.join("version")
-    }
-
-    /// The publication of a version: `version/000042.e003.json`.
-    pub fn version(&self, version: u64, epoch: u64) -> PathBuf {
-        self.versions().join(format!("{}.json", version_name(version, epoch)))
-    }
-
-    /// The weight directory of a version: `weights/000042.e003`.
-    pub fn weights(&self, version: u64, epoch: u64) -> PathBuf {
-        self.root.join("weights").join(version_name(version, epoch))
-    }
-
-    /// All steps' rollouts.
-    pub fn rollouts(&self) -> PathBuf {
-        self.root.join("rollout")
-    }
-
-    /// One step's rollout: `rollout/000042`.
-    pub fn rollout(&self, step: u64) -> PathBuf {
-        self.rollouts().join(step_name(step))
-    }
-
-    /// The sealed segments of one replica: `rollout/000042/replica-1`.
-    pub fn segments(&self, step: u64, replica: u32) -> PathBuf {
-        self.rollout(step).join(format!("replica-{replica}"))
-    }
-
-    /// What was asked of one replica: `rollout/000042/assign/replica-1`.
-    pub fn assignments(&self, step: u64, replica: u32) -> PathBuf {
-        self.rollout(step).join("assign").join(format!("replica-{replica}"))
-    }
-
-    /// The commit of a step: `rollout/000042/MANIFEST.json`.
-    pub fn manifest(&self, step: u64) -> PathBuf {
-        self.rollout(step).join("MANIFEST.json")
-    }
-
-    /// What one writer computed about a step's samples: `column/reward/000042/worker-0`.
-    pub fn column(&self, name: &str, step: u64, writer: &str) -> PathBuf {
-        self.root.join("column").join(name).join(step_name(step)).join(writer)
-    }
-
-    /// The evaluation of a version: `eval/000040.e003`.
-    pub fn evaluation(&self, version: u64, epoch: u64) -> PathBuf {
-        self.root.join("eval").join(version_name(version, epoch))
-    }
-
-    /// One set of it: `eval/000040.e003/held_out`.
-    pub fn evaluation_set(&self, version: u64, epoch: u64, set: &str) -> PathBuf {
-        self.evaluation(version, epoch).join(set)
-    }
-
-    /// All checkpoints.
-    pub fn checkpoints(&self) -> PathBuf {
-        self.root.join("checkpoint")
-    }
-
-    /// The trainer's state at a version: `checkpoint/000040.e003`.
-    pub fn checkpoint(&self, version: u64, epoch: u64) -> PathBuf {
-        self.checkpoints().join(version_name(version, epoch))
-    }
-
-    /// One rank's file of it: `checkpoint/000040.e003/rank_00001.h5`.
-    pub fn checkpoint_rank(&self, version: u64, epoch: u64, rank: u32) -> PathBuf {
-        self.checkpoint(version, epoch).join(format!("rank_{rank:05}.h5"))
-    }
-
-    /// The rendezvous of a device transport: `sync/session-7`.
-    pub fn sync_session(&self, session: u64) -> PathBuf {
-        self.root.join("sync").join(format!("session-{session}"))
+        self.join("run.toml")
     }
 
     /// The folder of metric files.
     pub fn metrics(&self) -> PathBuf {
-        self.root.join("metrics")
+        self.join(METRICS)
     }
 
-    /// One tool's metrics: `metrics/train.jsonl`, an object a line with `step`, `tool` and numbers.
+    /// One tool's metrics.
     pub fn metrics_file(&self, tool: &str) -> PathBuf {
-        self.metrics().join(format!("{tool}.jsonl"))
+        self.join(metrics_file(tool))
     }
 
     /// A wish or state of the whole run: `control/{stop,save,pause,done}`.
     pub fn control(&self, name: &str) -> PathBuf {
-        self.root.join("control").join(name)
+        self.join("control").join(name)
     }
 
-    /// One owner's heartbeat: `heartbeat/replica.2`.
-    pub fn heartbeat(&self, tool: &str, index: u32) -> PathBuf {
-        self.root.join("heartbeat").join(format!("{tool}.{index}"))
-    }
-
-    /// One attempt of the job: `attempt-0`.
-    pub fn attempt(&self, restart: u32) -> PathBuf {
-        self.root.join(format!("attempt-{restart}"))
-    }
-
-    /// How an attempt ended.
+    /// How an attempt of the job ended: `attempt-0/outcome`.
     pub fn outcome(&self, restart: u32) -> PathBuf {
-        self.attempt(restart).join("outcome")
-    }
-
-    /// The exit code a failing rank leaves: `attempt-0/failed.slime-train.3`.
-    pub fn failed(&self, restart: u32, tool: &str, rank: u32) -> PathBuf {
-        self.attempt(restart).join(format!("failed.{tool}.{rank}"))
+        self.join(format!("attempt-{restart}/outcome"))
     }
 }
 
@@ -218,31 +268,38 @@ impl RunDir {
 mod tests {
     use super::*;
 
+    const PLACE: Physical = Physical { version: 42, epoch: 3 };
+
     #[test]
     fn names_are_those_of_the_contract() {
+        for (got, name) in [
+            (epoch(3), "epoch/000003"),
+            (incarnation(&replica(2), 5), "owner/replica.2/000005"),
+            (heartbeat(BUILDER), "heartbeat/builder.0.json"),
+            (version(PLACE), "version/000042.e003.json"),
+            (weights(PLACE), "weights/000042.e003"),
+            (complete(PLACE), "checkpoint/000042.e003/COMPLETE"),
+            (manifest(42), "rollout/000042/MANIFEST.json"),
+            (segments(42, 1) + "/" + &segment_name(2, 7), "rollout/000042/replica-1/000002.000007.arrow"),
+            (
+                assignments(42, 1) + "/" + &assignment_name(2, 7),
+                "rollout/000042/assign/replica-1/000002.000007.json",
+            ),
+            (column_file("reward", 42, 0, 3, 7), "column/reward/000042/0.000003/000007.arrow"),
+            (evaluation_samples(PLACE, "held_out"), "eval/000042.e003/held_out/samples.arrow"),
+            (evaluation_done(PLACE), "eval/000042.e003/DONE"),
+        ] {
+            assert_eq!(got, name);
+        }
         let run = RunDir::new("r");
         for (path, name) in [
             (run.run_toml(), "r/run.toml"),
-            (run.run_json(), "r/run.json"),
-            (run.epoch(3), "r/epoch/000003"),
-            (run.incarnation("replica", 2, 5), "r/owner/replica.2/000005"),
-            (run.version(42, 3), "r/version/000042.e003.json"),
-            (run.weights(42, 3), "r/weights/000042.e003"),
-            (run.segments(42, 1).join(segment_name(2, 7)), "r/rollout/000042/replica-1/002.000007.arrow"),
-            (
-                run.assignments(42, 1).join(assignment_name(2, 7)),
-                "r/rollout/000042/assign/replica-1/002.000007.json",
-            ),
-            (run.manifest(42), "r/rollout/000042/MANIFEST.json"),
-            (run.column("reward", 42, "worker-0"), "r/column/reward/000042/worker-0"),
-            (run.evaluation_set(40, 3, "held_out"), "r/eval/000040.e003/held_out"),
-            (run.checkpoint_rank(40, 3, 1), "r/checkpoint/000040.e003/rank_00001.h5"),
-            (run.sync_session(7), "r/sync/session-7"),
+            (run.join(version(PLACE)), "r/version/000042.e003.json"),
             (run.metrics_file("train"), "r/metrics/train.jsonl"),
             (run.control("stop"), "r/control/stop"),
-            (run.heartbeat("builder", 0), "r/heartbeat/builder.0"),
+            (run.join(STOP), "r/control/stop"),
+            (run.control("done"), &format!("r/{DONE}")),
             (run.outcome(0), "r/attempt-0/outcome"),
-            (run.failed(0, "slime-train", 3), "r/attempt-0/failed.slime-train.3"),
         ] {
             assert_eq!(path, Path::new(name));
         }
@@ -250,24 +307,25 @@ mod tests {
 
     #[test]
     fn names_read_back_and_foreign_names_do_not() {
-        assert_eq!(parse_step(&step_name(42)), Some(42));
-        assert_eq!(parse_step(&step_name(12_345_678)), Some(12_345_678));
-        assert_eq!(parse_version(&version_name(42, 3)), Some((42, 3)));
-        assert_eq!(parse_version("000042.e003.json"), Some((42, 3)));
+        assert_eq!(parse_number(&number(42)), Some(42));
+        assert_eq!(parse_number(&number(12_345_678)), Some(12_345_678));
+        assert_eq!(parse_physical(&PLACE.to_string()), Some(PLACE));
+        assert_eq!(parse_physical("000042.e003.json"), Some(PLACE));
         assert_eq!(parse_sequence(&segment_name(2, 7)), Some((2, 7)));
-        for foreign in ["", "42", ".tmp.002.000007", "MANIFEST.json", "+00042", "000042.e3", "a.000001.arrow"]
-        {
-            assert_eq!(parse_step(foreign), None, "{foreign}");
-            assert_eq!(parse_version(foreign), None, "{foreign}");
+        assert_eq!(parse_quarantine(&quarantine("a.arrow")), Some("a.arrow"));
+        let temporary = temporary_name("host.1", 7);
+        for foreign in ["", "42", &temporary, "MANIFEST.json", "+00042", "000042.e3", "a.000001.arrow"] {
+            assert_eq!(parse_number(foreign), None, "{foreign}");
+            assert_eq!(parse_physical(foreign), None, "{foreign}");
             assert_eq!(parse_sequence(foreign), None, "{foreign}");
         }
-        assert_eq!(parse_sequence(&temporary_name(2, 7)), None);
+        assert_eq!(parse_sequence(&quarantine(&segment_name(2, 7))), None);
     }
 
     #[test]
     fn names_order_as_numbers() {
-        assert!(version_name(9, 12) < version_name(10, 1));
+        assert!(version(Physical { version: 9, epoch: 12 }) < version(Physical { version: 10, epoch: 1 }));
         assert!(segment_name(1, 99) < segment_name(2, 0));
-        assert!(step_name(99) < step_name(100));
+        assert!(number(99) < number(100));
     }
 }

@@ -9,7 +9,6 @@
 mod arrow_format;
 mod error;
 mod lineage;
-pub mod names;
 mod owner;
 mod segment;
 mod store;
@@ -25,11 +24,11 @@ mod simulator;
 pub use arrow_format::ArrowFormat;
 pub use error::{Error, Result};
 pub use lineage::{Lineage, Newest};
-pub use names::Physical;
 pub use owner::{Heartbeat, Owner};
 pub use replica::{Assignment, Op, Replica, ReplicaAction, ReplicaConfig};
 pub use reward_worker::{RewardAction, RewardWorker, RewardWorkerConfig};
 pub use segment::{ColumnDigest, ColumnRow, Format, SampleDigest, SegmentDigest, SegmentHeader};
+pub use slime_config::paths::Physical;
 pub use step_builder::{
     BuilderAction, BuilderConfig, DrawnPrompt, FinishedGroup, Order, StepBuilder, StepPolicy, Verdict,
 };

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use slime_record::Epoch;
 
-use crate::names::{self, Physical};
 use crate::{Error, Result, Store};
+use slime_config::paths::{self, Physical};
 
 /// The newest version of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,17 +26,17 @@ pub struct Lineage {
 impl Lineage {
     /// Reads what is new. Pruned publications are forgotten.
     pub fn refresh(&mut self, store: &mut dyn Store) -> Result<()> {
-        for name in store.list(names::EPOCHS)? {
-            let Some(number) = names::parse_number(&name) else { continue };
+        for name in store.list(paths::EPOCHS)? {
+            let Some(number) = paths::parse_number(&name) else { continue };
             if !self.epochs.contains_key(&number)
-                && let Some(bytes) = store.read(&names::epoch(number))?
+                && let Some(bytes) = store.read(&paths::epoch(number))?
             {
-                let epoch: Epoch = crate::segment::from_json(&names::epoch(number), &bytes)?;
+                let epoch: Epoch = crate::segment::from_json(&paths::epoch(number), &bytes)?;
                 self.epochs.insert(number, epoch);
             }
         }
-        let published = store.list(names::VERSIONS)?;
-        self.published = published.iter().filter_map(|name| names::parse_physical(name)).collect();
+        let published = store.list(paths::VERSIONS)?;
+        self.published = published.iter().filter_map(|name| paths::parse_physical(name)).collect();
         Ok(())
     }
 
@@ -91,9 +91,9 @@ impl Lineage {
     /// Complete checkpoints of the line, oldest first.
     pub fn checkpoints(&self, store: &mut dyn Store) -> Result<Vec<Physical>> {
         let mut found = Vec::new();
-        for name in store.list(names::CHECKPOINTS)? {
-            let Some(place) = names::parse_physical(&name) else { continue };
-            if self.is_on_line(place) && store.exists(&format!("{}/COMPLETE", names::checkpoint(place)))? {
+        for name in store.list(paths::CHECKPOINTS)? {
+            let Some(place) = paths::parse_physical(&name) else { continue };
+            if self.is_on_line(place) && store.exists(&paths::complete(place))? {
                 found.push(place);
             }
         }
@@ -109,7 +109,7 @@ impl Lineage {
     pub(crate) fn insert(&mut self, epoch: Epoch) -> Result<()> {
         if epoch.parent.is_some_and(|parent| parent >= epoch.epoch) {
             return Err(Error::Broken {
-                path: names::epoch(epoch.epoch),
+                path: paths::epoch(epoch.epoch),
                 problem: "its parent is younger".into(),
             });
         }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::names;
 use crate::{Commit, Error, Result, Store};
+use slime_config::paths;
 
 /// A claimed incarnation of a builder, replica or reward worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub struct Owner {
 impl Owner {
     /// Claims the next incarnation of `name`. `note` goes into the file (host, pid) for people.
     pub fn claim(store: &mut dyn Store, name: &str, note: &str) -> Result<Self> {
-        let dir = names::owner_dir(name);
+        let dir = paths::owner(name);
         let mut incarnation = newest(store, &dir)? + 1;
-        while store.commit(&format!("{dir}/{incarnation:06}"), note.as_bytes())? == Commit::Lost {
+        while store.commit(&paths::incarnation(name, incarnation), note.as_bytes())? == Commit::Lost {
             incarnation += 1;
         }
         Ok(Self { name: name.to_owned(), incarnation })
@@ -27,7 +27,7 @@ impl Owner {
 
     /// Errs with [`Error::Fenced`] when a newer incarnation can be seen.
     pub fn check(&self, store: &mut dyn Store) -> Result<()> {
-        let newer = newest(store, &names::owner_dir(&self.name))?;
+        let newer = newest(store, &paths::owner(&self.name))?;
         if newer > self.incarnation {
             return Err(Error::Fenced { owner: self.name.clone(), mine: self.incarnation, newer });
         }
@@ -36,7 +36,7 @@ impl Owner {
 }
 
 fn newest(store: &mut dyn Store, dir: &str) -> Result<u64> {
-    Ok(store.list(dir)?.iter().filter_map(|name| names::parse_number(name)).max().unwrap_or(0))
+    Ok(store.list(dir)?.iter().filter_map(|name| paths::parse_number(name)).max().unwrap_or(0))
 }
 
 /// What an owner says about itself; a hint, replaced by rename.
@@ -55,12 +55,12 @@ impl Heartbeat {
     /// Writes the next beat.
     pub fn beat(&mut self, store: &mut dyn Store, owner: &str) -> Result<()> {
         self.beat += 1;
-        store.hint(&names::heartbeat(owner), &crate::segment::to_json(self))
+        store.hint(&paths::heartbeat(owner), &crate::segment::to_json(self))
     }
 
     /// Reads another owner's beat; an unreadable hint counts as none.
     pub fn read(store: &mut dyn Store, owner: &str) -> Result<Option<Self>> {
-        let bytes = store.read(&names::heartbeat(owner))?;
+        let bytes = store.read(&paths::heartbeat(owner))?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 }

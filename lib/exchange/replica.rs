@@ -6,7 +6,7 @@
 //! loop {
 //!     for action in replica.poll(&mut store)? {
 //!         match action {
-//!             Load { place, .. } => { engine.swap(names::weights(place))?; replica.on_loaded(place) }
+//!             Load { place, .. } => { engine.swap(paths::weights(place))?; replica.on_loaded(place) }
 //!             Generate { step, group, attempt, prompt, .. } => engine.submit(..),
 //!             Cancel { step, group, attempt } => engine.abort(..),
 //!             Done => return Ok(()),
@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::{self, BUILDER, Physical};
 use crate::segment::{from_json, to_json};
 use crate::{Format, Heartbeat, Lineage, Owner, Result, SegmentHeader, Store};
+use slime_config::paths::{self, BUILDER, Physical};
 
 /// What the builder asks of a replica about one group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,7 +167,7 @@ pub struct Replica<F: Format> {
 impl<F: Format> Replica<F> {
     /// Claims the next incarnation.
     pub fn start(store: &mut dyn Store, config: ReplicaConfig, format: F, note: &str) -> Result<Self> {
-        let owner = Owner::claim(store, &format!("replica.{}", config.index), note)?;
+        let owner = Owner::claim(store, &paths::replica(config.index), note)?;
         let beat = Heartbeat { incarnation: owner.incarnation, ..Heartbeat::default() };
         let sealed = sealed_before(store, &config, &format)?;
         Ok(Self {
@@ -251,7 +251,7 @@ impl<F: Format> Replica<F> {
         self.keep_finished(store.now_ms());
         self.seal_due(store)?;
         self.cancel_unasked();
-        if self.is_draining || store.exists(names::DONE)? {
+        if self.is_draining || store.exists(paths::DONE)? {
             if self.pending.is_empty() {
                 self.actions.push(ReplicaAction::Done);
             }
@@ -264,15 +264,15 @@ impl<F: Format> Replica<F> {
 
     /// Reads the newest builder's assignment files, dense in their numbers, from its newest reset on.
     fn follow(&mut self, store: &mut dyn Store) -> Result<()> {
-        let builders = store.list(&names::owner_dir(BUILDER))?;
-        let newest_builder = builders.iter().filter_map(|name| names::parse_number(name)).max().unwrap_or(0);
+        let builders = store.list(&paths::owner(BUILDER))?;
+        let newest_builder = builders.iter().filter_map(|name| paths::parse_number(name)).max().unwrap_or(0);
         let low_step = if newest_builder == self.builder { self.low_step } else { 0 };
         let mut files = BTreeMap::new();
-        for name in store.list(names::ROLLOUT)? {
-            let Some(step) = names::parse_number(&name).filter(|step| *step >= low_step) else { continue };
-            let dir = names::assignments(step, self.config.index);
+        for name in store.list(paths::ROLLOUT)? {
+            let Some(step) = paths::parse_number(&name).filter(|step| *step >= low_step) else { continue };
+            let dir = paths::assignments(step, self.config.index);
             for name in store.list(&dir)? {
-                if let Some(number) = names::parse_numbered(&name) {
+                if let Some(number) = paths::parse_sequence(&name) {
                     files.insert(number, (step, format!("{dir}/{name}")));
                 }
             }
@@ -357,8 +357,8 @@ impl<F: Format> Replica<F> {
                 incarnation: self.owner.incarnation,
             };
             let bytes = self.format.encode(&header, &self.pending[&(step, epoch)].rows)?;
-            let name = names::numbered(self.owner.incarnation, self.next_segment, "arrow");
-            self.writing = Some((format!("{}/{name}", names::segments(step, self.config.index)), bytes));
+            let name = paths::segment_name(self.owner.incarnation, self.next_segment);
+            self.writing = Some((format!("{}/{name}", paths::segments(step, self.config.index)), bytes));
             self.next_segment += 1;
             self.pending.remove(&(step, epoch));
             self.finish_writing(store)?;
@@ -460,9 +460,9 @@ fn sealed_before<F: Format>(
     format: &F,
 ) -> Result<BTreeSet<(GroupId, u32)>> {
     let mut sealed = BTreeSet::new();
-    for name in store.list(names::ROLLOUT)? {
-        let Some(step) = names::parse_number(&name) else { continue };
-        let dir = names::segments(step, config.index);
+    for name in store.list(paths::ROLLOUT)? {
+        let Some(step) = paths::parse_number(&name) else { continue };
+        let dir = paths::segments(step, config.index);
         for name in store.list(&dir)? {
             if let Some(bytes) = store.read(&format!("{dir}/{name}"))?
                 && let Ok(digest) = format.digest(&bytes)

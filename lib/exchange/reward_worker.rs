@@ -19,8 +19,8 @@ use std::collections::BTreeSet;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::names;
 use crate::{Bytes, ColumnDigest, ColumnRow, Format, Owner, Result, Store};
+use slime_config::paths;
 
 /// Settings of a reward worker.
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ pub struct RewardWorker<F: Format> {
 impl<F: Format> RewardWorker<F> {
     /// Claims the next incarnation.
     pub fn start(store: &mut dyn Store, config: RewardWorkerConfig, format: F, note: &str) -> Result<Self> {
-        let owner = Owner::claim(store, &format!("{}.{}", config.column, config.index), note)?;
+        let owner = Owner::claim(store, &paths::worker(&config.column, config.index), note)?;
         Ok(Self {
             config,
             format,
@@ -99,11 +99,11 @@ impl<F: Format> RewardWorker<F> {
     pub fn poll(&mut self, store: &mut dyn Store) -> Result<Vec<RewardAction>> {
         self.owner.check(store)?;
         self.seal_scored(store)?;
-        if self.is_draining || store.exists(names::DONE)? {
+        if self.is_draining || store.exists(paths::DONE)? {
             return Ok(vec![RewardAction::Done]);
         }
-        for name in store.list(names::ROLLOUT)?.iter().rev() {
-            let Some(step) = names::parse_number(name) else { continue };
+        for name in store.list(paths::ROLLOUT)?.iter().rev() {
+            let Some(step) = paths::parse_number(name) else { continue };
             let segments = self.unscored(store, step)?;
             if !segments.is_empty() {
                 self.read_columns(store, step)?;
@@ -126,15 +126,15 @@ impl<F: Format> RewardWorker<F> {
 
     fn unscored(&self, store: &mut dyn Store, step: u64) -> Result<Vec<String>> {
         let mut segments = Vec::new();
-        for folder in store.list(&names::step(step))? {
+        for folder in store.list(&paths::step(step))? {
             if !folder.starts_with("replica-") {
                 continue;
             }
-            let dir = format!("{}/{folder}", names::step(step));
+            let dir = format!("{}/{folder}", paths::step(step));
             for name in store.list(&dir)? {
                 let path = format!("{dir}/{name}");
                 let is_new = !self.done.contains(&path) && !self.in_flight.contains(&path);
-                if is_new && names::parse_numbered(&name).is_some() {
+                if is_new && paths::parse_sequence(&name).is_some() {
                     segments.push(path);
                 }
             }
@@ -144,11 +144,11 @@ impl<F: Format> RewardWorker<F> {
 
     /// Learns what earlier incarnations and other workers computed.
     fn read_columns(&mut self, store: &mut dyn Store, step: u64) -> Result<()> {
-        let dir = names::column(&self.config.column, step);
+        let dir = paths::column(&self.config.column, step);
         for writer in store.list(&dir)? {
             for file in store.list(&format!("{dir}/{writer}"))? {
                 let path = format!("{dir}/{writer}/{file}");
-                if names::is_quarantined(&file) || self.seen_columns.contains(&path) {
+                if paths::parse_quarantine(&file).is_some() || self.seen_columns.contains(&path) {
                     continue;
                 }
                 let Some(bytes) = store.read(&path)? else { continue };
@@ -170,10 +170,9 @@ impl<F: Format> RewardWorker<F> {
             }
             let Some((segment, rows)) = self.scored.pop() else { return Ok(()) };
             self.in_flight.remove(&segment);
-            let step = segment.split('/').nth(1).and_then(names::parse_number).unwrap_or(0);
-            let writer = format!("{}.{:06}", self.config.index, self.owner.incarnation);
-            let dir = names::column(&self.config.column, step);
-            let path = format!("{dir}/{writer}/{:06}.arrow", self.next_seq);
+            let step = segment.split('/').nth(1).and_then(paths::parse_number).unwrap_or(0);
+            let (index, incarnation) = (self.config.index, self.owner.incarnation);
+            let path = paths::column_file(&self.config.column, step, index, incarnation, self.next_seq);
             let column = ColumnDigest { segment: segment.clone(), rows };
             self.writing = Some((path, self.format.encode_column(&self.config.column, &column)?));
             self.next_seq += 1;

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use slime_checkpoint::{
-    Checkpoint, Dtype, Error, Shard, Snapshot, TensorInfo, Writer, complete, newest, prune, write,
+    Checkpoint, Dtype, Error, Shard, Snapshot, TensorInfo, Writer, checkpoints, complete, newest, prune,
+    write,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,6 +61,8 @@ fn write_all(dir: &Path, world_size: usize, step: u64) {
             scope.spawn(move || write(dir, &snapshot(rank, world_size, step), PATIENCE).unwrap());
         }
     });
+    assert!(matches!(Checkpoint::open(dir), Err(Error::Incomplete(_))), "nobody has completed it");
+    complete(dir).unwrap();
 }
 
 /// Reads everything as `world_size` ranks with even ranges and compares.
@@ -221,6 +224,7 @@ fn replicated_ranges_are_read_once() {
     };
     write(root.path(), &whole(1), PATIENCE).unwrap();
     write(root.path(), &whole(0), PATIENCE).unwrap();
+    complete(root.path()).unwrap();
     let checkpoint = Checkpoint::open(root.path()).unwrap();
     assert_eq!(checkpoint.read("w", 3..9).unwrap(), [3, 4, 5, 6, 7, 8]);
     assert!(checkpoint.read("w", 3..11).is_err());
@@ -236,7 +240,9 @@ fn the_writer_thread_reports_and_lets_training_go_on() {
     assert_eq!(writer.submit(second.clone(), snapshot(0, 1, 2)).unwrap(), Some(first.clone()));
     assert_eq!(writer.wait().unwrap(), Some(second.clone()));
     assert!(!writer.is_busy());
-    assert_eq!(complete(root.path()).unwrap(), [first.clone(), second.clone()]);
+    complete(&first).unwrap();
+    assert_eq!(checkpoints(root.path()).unwrap(), [first.clone()], "the writer thread completes nothing");
+    complete(&second).unwrap();
     check(&second, 2);
     writer.submit(second.clone(), snapshot(0, 1, 2)).unwrap();
     assert!(matches!(writer.wait(), Err(Error::Exists(_))));
@@ -298,7 +304,7 @@ fn a_killed_writer_leaves_the_previous_checkpoint_whole() {
         let newest = newest(root.path()).unwrap().unwrap();
         check(&newest, 2);
         let all = fs::read_dir(root.path()).unwrap().count();
-        cut_off += usize::from(all > complete(root.path()).unwrap().len());
+        cut_off += usize::from(all > checkpoints(root.path()).unwrap().len());
     }
     assert!(cut_off > 0, "no kill fell into a write: the test proves nothing");
 }
@@ -316,7 +322,7 @@ fn child_body() {
     let states = [snapshot(0, 1, 1), snapshot(0, 1, 2)];
     for step in 1..=steps {
         let dir = Path::new(&root).join(format!("{step:06}.e001"));
-        if let Err(e) = write(&dir, &states[step as usize % 2], PATIENCE) {
+        if let Err(e) = write(&dir, &states[step as usize % 2], PATIENCE).and_then(|()| complete(&dir)) {
             println!("error: {e} (exit code {}; {})", e.exit_code(), e.hint().unwrap_or_default());
             return;
         }

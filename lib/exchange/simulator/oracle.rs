@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use slime_config::paths;
 use slime_record::Manifest;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::World;
 use super::format::SimFormat;
 use super::schedule::Plan;
-use crate::{Bytes, Format, Order, Physical, names};
+use crate::{Bytes, Format, Order, Physical};
 
 /// Watches one schedule.
 #[derive(Default)]
@@ -20,12 +22,12 @@ pub(super) struct Oracle {
 impl Oracle {
     /// Remembers new manifests; one that is there never changes.
     pub fn watch(&mut self, world: &World) {
-        while let Some(bytes) = world.truth(&names::manifest(self.manifests.len() as u64)) {
+        while let Some(bytes) = world.truth(&paths::manifest(self.manifests.len() as u64)) {
             let manifest: Manifest = serde_json::from_slice(&bytes).expect("a committed manifest is whole");
             self.manifests.push((bytes.to_vec(), manifest));
         }
         for (step, (bytes, _)) in self.manifests.iter().enumerate() {
-            match world.truth(&names::manifest(step as u64)) {
+            match world.truth(&paths::manifest(step as u64)) {
                 None => {
                     self.pruned.insert(step);
                 }
@@ -43,8 +45,16 @@ impl Oracle {
 
     /// The steps in the state of a checkpoint, where it is still there.
     pub fn state(world: &World, place: Physical) -> Option<Vec<u64>> {
-        let bytes = world.truth(&format!("{}/state", names::checkpoint(place)))?;
+        let bytes = world.truth(&format!("{}/state", paths::checkpoint(place)))?;
+        if let Some(mark) = world.truth(&paths::complete(place)) {
+            assert_eq!(*mark, Self::mark(&bytes)[..], "checkpoint {place} is not the one that was completed");
+        }
         Some(serde_json::from_slice(&bytes).expect("numbers"))
+    }
+
+    /// What COMPLETE says of a state.
+    pub fn mark(state: &[u8]) -> Vec<u8> {
+        xxh3_64(state).to_le_bytes().to_vec()
     }
 
     /// Each manifest once, in order.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use rand::Rng;
+use slime_config::paths;
 use slime_record::{Publication, SampleId, VersionRun};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -13,7 +14,7 @@ use super::oracle::Oracle;
 use super::schedule::Plan;
 use crate::{
     BuilderAction, ColumnRow, Error, Format, Physical, Replica, ReplicaAction, Result, RewardAction,
-    RewardWorker, SampleDigest, SealedStore, StepBuilder, Store, Trainer, TrainerAction, names,
+    RewardWorker, SampleDigest, SealedStore, StepBuilder, Store, Trainer, TrainerAction,
 };
 
 /// Which owner a process is.
@@ -159,12 +160,12 @@ impl Process {
                         let state = Oracle::state(&world.borrow(), place);
                         let newer = trainer.epoch() + 1;
                         // A zombie may find its checkpoint pruned by its successors; nobody else may.
-                        let is_zombie = world.borrow().truth(&names::epoch(newer)).is_some();
+                        let is_zombie = world.borrow().truth(&paths::epoch(newer)).is_some();
                         assert!(
                             state.is_some() || is_zombie,
                             "checkpoint {place} was chosen and is not there"
                         );
-                        let owner = "trainer".to_owned();
+                        let owner = paths::TRAINER.to_owned();
                         state.ok_or(Error::Fenced { owner, mine: newer - 1, newer })?
                     }
                 };
@@ -172,13 +173,13 @@ impl Process {
             }
             (Machine::Trainer(trainer), Work::Save(place)) => {
                 let bytes = serde_json::to_vec(&self.consumed).expect("numbers");
-                self.store.seal(&format!("{}/model", names::weights(place)), &bytes)?;
+                self.store.seal(&format!("{}/model", paths::weights(place)), &bytes)?;
                 trainer.on_saved(Publication {
                     version: place.version,
                     epoch: place.epoch,
                     same_as: None,
                     transport: "disk".into(),
-                    path: Some(names::weights(place)),
+                    path: Some(paths::weights(place)),
                     hash: xxh3_64(&bytes),
                     tensors: Vec::new(),
                 });
@@ -190,11 +191,11 @@ impl Process {
             }
             (Machine::Trainer(trainer), Work::Checkpoint(place)) => {
                 let bytes = serde_json::to_vec(&self.consumed).expect("numbers");
-                self.store.seal(&format!("{}/state", names::checkpoint(place)), &bytes)?;
-                trainer.on_checkpointed();
+                self.store.seal(&format!("{}/state", paths::checkpoint(place)), &bytes)?;
+                trainer.on_checkpointed(Oracle::mark(&bytes));
             }
             (Machine::Replica(replica), Work::Swap(place)) => {
-                let path = format!("{}/model", names::weights(place));
+                let path = format!("{}/model", paths::weights(place));
                 if self.store.exists(&path)? {
                     self.engine = Some(place);
                     replica.on_loaded(place);

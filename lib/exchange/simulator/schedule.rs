@@ -2,13 +2,14 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use slime_config::paths;
 
 use super::Fault;
 use super::files::{Chances, VISIBILITY_MS, World};
 use super::format::SimPolicy;
 use super::oracle::Oracle;
 use super::process::{Process, Role, Turn};
-use crate::{BuilderConfig, Order, ReplicaConfig, RewardWorkerConfig, TrainerConfig, names};
+use crate::{BuilderConfig, Order, ReplicaConfig, RewardWorkerConfig, TrainerConfig};
 
 /// Polls after which a schedule counts as stuck; undisturbed ones need about 1,000.
 const MAX_TURNS: u32 = 60_000;
@@ -191,7 +192,7 @@ pub(super) fn run(seed: u64, fault: Fault) -> Tally {
             }
         }
     }
-    let is_done = world.borrow().truth(names::DONE).is_some();
+    let is_done = world.borrow().truth(paths::DONE).is_some();
     assert!(
         is_done && starts.is_empty(),
         "stuck after {} turns at {} ms with {} of {} steps committed",

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use slime_record::{Account, Draw, GroupEntry, Manifest, Refusal, VersionRun};
 
 use super::{GroupId, Order, State, StepBuilder, StepPolicy};
-use crate::names;
 use crate::segment::to_json;
 use crate::{Commit, Format, Result, Store};
+use slime_config::paths;
 
 impl<F: Format> StepBuilder<F> {
     /// Commits the next step when exactly the wanted number of groups is accepted. A lost race is no error: the
@@ -19,7 +19,7 @@ impl<F: Format> StepBuilder<F> {
             }
             let Some(taken) = self.take() else { return Ok(()) };
             let manifest = self.manifest(&taken);
-            if store.commit(&names::manifest(self.step), &to_json(&manifest))? == Commit::Lost {
+            if store.commit(&paths::manifest(self.step), &to_json(&manifest))? == Commit::Lost {
                 return Ok(());
             }
             self.apply(manifest, policy)?;

@@ -1,9 +1,9 @@
 //! Which replica holds which group: leases, assignment files, cancelling and asking again.
 
 use super::{GroupId, Order, State, StepBuilder};
-use crate::names;
 use crate::replica::encode_assignment;
 use crate::{Format, Heartbeat, Op, Result, Store};
+use slime_config::paths;
 
 /// What the builder knows of one replica.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl<F: Format> StepBuilder<F> {
     /// Times heartbeats by the own clock; a silent replica loses its groups.
     pub(super) fn watch_replicas(&mut self, store: &mut dyn Store) -> Result<()> {
         for index in 0..self.config.num_replicas {
-            let heartbeat = Heartbeat::read(store, &format!("replica.{index}"))?;
+            let heartbeat = Heartbeat::read(store, &paths::replica(index))?;
             let now_ms = store.now_ms();
             let view = &mut self.replicas[index as usize];
             if let Some(heartbeat) = heartbeat
@@ -147,8 +147,8 @@ impl<F: Format> StepBuilder<F> {
                 if view.needs_reset {
                     ops = held.iter().map(|id| new_op(*id, &self.groups[id])).collect();
                 }
-                let name = names::numbered(self.owner.incarnation, view.next_seq, "json");
-                let path = format!("{}/{name}", names::assignments(self.step, index));
+                let name = paths::assignment_name(self.owner.incarnation, view.next_seq);
+                let path = format!("{}/{name}", paths::assignments(self.step, index));
                 view.writing = Some((path, encode_assignment(view.needs_reset, ops)));
                 view.needs_reset = false;
                 view.next_seq += 1;

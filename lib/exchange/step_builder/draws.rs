@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use slime_record::{Draw, Manifest};
 
 use super::{BuilderAction, DrawnPrompt, Group, GroupId, Order, State, StepBuilder, StepPolicy};
-use crate::names;
 use crate::segment::from_json;
 use crate::{Assignment, Error, Format, Op, Physical, Result, Store};
+use slime_config::paths;
 
 /// A draw as an earlier builder asked for it.
 struct Asked {
@@ -21,16 +21,16 @@ impl<F: Format> StepBuilder<F> {
     /// Adopts every manifest that is there, whoever committed it.
     pub(super) fn catch_up(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<()> {
         if !self.is_adopted {
-            let steps = store.list(names::ROLLOUT)?;
-            for step in steps.iter().rev().filter_map(|name| names::parse_number(name)) {
-                if let Some(bytes) = store.read(&names::manifest(step))? {
-                    self.apply(from_json(&names::manifest(step), &bytes)?, policy)?;
+            let steps = store.list(paths::ROLLOUT)?;
+            for step in steps.iter().rev().filter_map(|name| paths::parse_number(name)) {
+                if let Some(bytes) = store.read(&paths::manifest(step))? {
+                    self.apply(from_json(&paths::manifest(step), &bytes)?, policy)?;
                     break;
                 }
             }
         }
-        while let Some(bytes) = store.read(&names::manifest(self.step))? {
-            self.apply(from_json(&names::manifest(self.step), &bytes)?, policy)?;
+        while let Some(bytes) = store.read(&paths::manifest(self.step))? {
+            self.apply(from_json(&paths::manifest(self.step), &bytes)?, policy)?;
         }
         if !self.is_adopted {
             self.adopt_assignments(store, policy)?;
@@ -120,12 +120,12 @@ impl<F: Format> StepBuilder<F> {
     /// What earlier builders asked since the last manifest: same identity, prompt and replica.
     fn adopt_assignments(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<()> {
         let mut files = Vec::new();
-        for name in store.list(names::ROLLOUT)? {
-            let Some(step) = names::parse_number(&name) else { continue };
+        for name in store.list(paths::ROLLOUT)? {
+            let Some(step) = paths::parse_number(&name) else { continue };
             for replica in 0..self.config.num_replicas {
-                let dir = names::assignments(step, replica);
+                let dir = paths::assignments(step, replica);
                 for name in store.list(&dir)? {
-                    if let Some(number) = names::parse_numbered(&name) {
+                    if let Some(number) = paths::parse_sequence(&name) {
                         files.push((number, replica, format!("{dir}/{name}")));
                     }
                 }

@@ -28,10 +28,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use slime_record::{GroupEntry, Manifest};
 
-use crate::names::{self, BUILDER, Physical};
 use crate::{Format, Heartbeat, Lineage, Owner, Result, Store};
 use dispatch::ReplicaView;
 use scan::{Found, SegmentColumns};
+use slime_config::paths::{self, BUILDER, Physical};
 
 /// How groups are accepted into steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,7 +276,7 @@ impl<F: Format> StepBuilder<F> {
             self.assign();
         }
         self.send(store)?;
-        if self.step >= self.config.num_steps && self.evaluating.is_none() && store.exists(names::DONE)? {
+        if self.step >= self.config.num_steps && self.evaluating.is_none() && store.exists(paths::DONE)? {
             self.actions.push(BuilderAction::Done);
         }
         Ok(std::mem::take(&mut self.actions))
@@ -284,7 +284,7 @@ impl<F: Format> StepBuilder<F> {
 
     fn evaluate_due(&mut self, store: &mut dyn Store) -> Result<()> {
         while let Some(place) = self.evaluated.first().copied() {
-            store.commit(&format!("{}/DONE", names::evaluation(place)), b"{}")?;
+            store.commit(&paths::evaluation_done(place), b"{}")?;
             self.evaluated.remove(0);
             if self.evaluating == Some(place) {
                 self.evaluating = None;
@@ -312,10 +312,10 @@ pub(crate) fn due_evaluation(
         return Ok(None);
     }
     let mut done = BTreeSet::new();
-    for name in store.list("eval")? {
-        if let Some(place) = names::parse_physical(&name)
+    for name in store.list(paths::EVALUATIONS)? {
+        if let Some(place) = paths::parse_physical(&name)
             && lineage.is_on_line(place)
-            && store.exists(&format!("{}/DONE", names::evaluation(place)))?
+            && store.exists(&paths::evaluation_done(place))?
         {
             done.insert(place.version);
         }

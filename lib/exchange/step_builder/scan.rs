@@ -6,8 +6,8 @@ use slime_record::{ColumnRef, GroupEntry, SampleEntry, SegmentRef};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{FinishedGroup, Group, GroupId, Order, State, StepBuilder, StepPolicy, Verdict};
-use crate::names;
 use crate::{ColumnRow, Error, Format, Lineage, Result, SampleDigest, Store};
+use slime_config::paths;
 
 /// A group as a segment holds it.
 #[derive(Debug, Clone)]
@@ -38,20 +38,20 @@ impl<F: Format> StepBuilder<F> {
     pub(super) fn scan(&mut self, store: &mut dyn Store) -> Result<()> {
         for step in self.live_steps() {
             for replica in 0..self.config.num_replicas {
-                let dir = names::segments(step, replica);
+                let dir = paths::segments(step, replica);
                 for name in store.list(&dir)? {
                     let path = format!("{dir}/{name}");
-                    if names::parse_numbered(&name).is_some() && !self.seen_segments.contains(&path) {
+                    if paths::parse_sequence(&name).is_some() && !self.seen_segments.contains(&path) {
                         self.read_segment(store, &path)?;
                     }
                 }
             }
             for name in self.config.columns.clone() {
-                let dir = names::column(&name, step);
+                let dir = paths::column(&name, step);
                 for writer in store.list(&dir)? {
                     for file in store.list(&format!("{dir}/{writer}"))? {
                         let path = format!("{dir}/{writer}/{file}");
-                        if !names::is_quarantined(&file) && !self.seen_columns.contains(&path) {
+                        if !paths::parse_quarantine(&file).is_some() && !self.seen_columns.contains(&path) {
                             self.read_column(store, &name, &path)?;
                         }
                     }
@@ -256,10 +256,10 @@ impl<F: Format> StepBuilder<F> {
         let steps = self.live_steps();
         let oldest = steps.first().copied().unwrap_or(self.step).min(self.step);
         self.found.retain(|id, _| id.0 >= oldest);
-        let first_segment = names::step(oldest);
+        let first_segment = paths::step(oldest);
         self.seen_segments.retain(|path| *path >= first_segment);
         self.columns.retain(|path, _| *path >= first_segment);
-        let names = &self.config.columns;
-        self.seen_columns.retain(|path| names.iter().any(|name| *path >= names::column(name, oldest)));
+        let columns = &self.config.columns;
+        self.seen_columns.retain(|path| columns.iter().any(|name| *path >= paths::column(name, oldest)));
     }
 }

@@ -1,5 +1,7 @@
 //! The hand-over protocol over raw calls: temporary name, sync, then rename or link, and what to believe on errors.
 
+use slime_config::paths;
+
 use super::{Bytes, RawFiles, Store};
 use crate::{Error, Result};
 
@@ -37,7 +39,7 @@ impl<R: RawFiles> SealedStore<R> {
     fn tmp_beside(&mut self, path: &str) -> (String, String) {
         let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned();
         self.next_tmp += 1;
-        let name = format!(".tmp.{}.{}", self.writer, self.next_tmp);
+        let name = paths::temporary_name(&self.writer, self.next_tmp);
         let tmp = if dir.is_empty() { name } else { format!("{dir}/{name}") };
         (dir, tmp)
     }
@@ -125,7 +127,7 @@ impl<R: RawFiles> Store for SealedStore<R> {
     }
 
     fn quarantine(&mut self, path: &str, problem: &str) -> Result<()> {
-        self.hint(&format!("{path}.bad"), problem.as_bytes())
+        self.hint(&paths::quarantine(path), problem.as_bytes())
     }
 }
 

@@ -8,9 +8,9 @@
 //!     for action in trainer.poll(&mut store)? {
 //!         match action {
 //!             Load { checkpoint } => { load it, or the import; trainer.on_loaded() }
-//!             SaveWeights { place } => { write names::weights(place); trainer.on_saved(publication) }
+//!             SaveWeights { place } => { write paths::weights(place); trainer.on_saved(publication) }
 //!             Train { manifest, segments, columns } => { one training step; trainer.on_trained() }
-//!             SaveCheckpoint { place } => { write names::checkpoint(place); trainer.on_checkpointed() }
+//!             SaveCheckpoint { place } => { write paths::checkpoint(place); trainer.on_checkpointed(mark) }
 //!             Done { is_complete } => return Ok(()),
 //!         }
 //!     }
@@ -24,10 +24,10 @@ use std::collections::BTreeMap;
 
 use slime_record::{Epoch, Manifest, Publication};
 
-use crate::names::{self, Physical};
 use crate::segment::{from_json, to_json};
 use crate::store::verify;
 use crate::{Bytes, Commit, Error, Heartbeat, Lineage, Result, Store};
+use slime_config::paths::{self, Physical};
 
 /// Settings of the trainer.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ pub enum TrainerAction {
         /// Its column files by path, verified.
         columns: BTreeMap<String, Bytes>,
     },
-    /// Write the trainer state below `names::checkpoint(place)`, then [`Trainer::on_checkpointed`].
+    /// Write the trainer state below `paths::checkpoint(place)`, then [`Trainer::on_checkpointed`].
     SaveCheckpoint {
         /// The version.
         place: Physical,
@@ -96,7 +96,7 @@ enum Phase {
     MustPublish(Box<Publication>),
     MustCheckpoint,
     Checkpointing,
-    MustComplete,
+    MustComplete(Vec<u8>),
     Waiting,
     Training,
     Done,
@@ -134,11 +134,11 @@ impl Trainer {
                 parent: checkpoint.map(|place| place.epoch),
                 checkpoint: checkpoint.map_or(0, |place| place.version),
             };
-            if store.commit(&names::epoch(epoch.epoch), &to_json(&epoch))? == Commit::Lost {
+            if store.commit(&paths::epoch(epoch.epoch), &to_json(&epoch))? == Commit::Lost {
                 // The winner's content may not be visible yet: look again, from its line.
                 lineage.refresh(store)?;
                 if lineage.living().is_none_or(|living| living < epoch.epoch) {
-                    return Err(Error::Stale { path: names::epoch(epoch.epoch) });
+                    return Err(Error::Stale { path: paths::epoch(epoch.epoch) });
                 }
                 continue;
             }
@@ -197,9 +197,10 @@ impl Trainer {
         self.phase = if self.is_published(self.version) { Phase::MustSave } else { Phase::Waiting };
     }
 
-    /// The checkpoint's files are written and synced.
-    pub fn on_checkpointed(&mut self) {
-        self.phase = Phase::MustComplete;
+    /// The checkpoint's files are written and synced; `mark` is what its COMPLETE shall say, which this machine alone
+    /// commits.
+    pub fn on_checkpointed(&mut self, mark: impl Into<Vec<u8>>) {
+        self.phase = Phase::MustComplete(mark.into());
     }
 
     /// Ends at the next step boundary, with a checkpoint when it lies on the publication grid.
@@ -224,21 +225,21 @@ impl Trainer {
     pub fn poll(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
         self.lineage.refresh(store)?;
         if let Some(newer) = self.lineage.living().filter(|living| *living > self.epoch) {
-            return Err(Error::Fenced { owner: "trainer".into(), mine: self.epoch, newer });
+            return Err(Error::Fenced { owner: paths::TRAINER.into(), mine: self.epoch, newer });
         }
         if store.now_ms() >= self.next_beat_ms {
             self.beat.version = Some(self.version);
-            self.beat.beat(store, "trainer")?;
+            self.beat.beat(store, paths::TRAINER)?;
             self.next_beat_ms = store.now_ms() + self.config.beat_ms;
         }
         if let Phase::MustPublish(publication) = &self.phase {
             // The name carries the epoch, so a lost race is an earlier try of this same trainer.
-            store.commit(&names::version(self.place()), &to_json(&**publication))?;
+            store.commit(&paths::version(self.place()), &to_json(&**publication))?;
             self.phase = if self.is_checkpoint_due() { Phase::MustCheckpoint } else { Phase::Waiting };
         }
-        if self.phase == Phase::MustComplete {
-            let path = format!("{}/COMPLETE", names::checkpoint(self.place()));
-            store.commit(&path, b"{}")?;
+        if let Phase::MustComplete(mark) = &self.phase {
+            let path = paths::complete(self.place());
+            store.commit(&path, mark)?;
             self.last_checkpoint = self.version;
             self.wants_save = false;
             self.phase = Phase::Waiting;
@@ -292,15 +293,15 @@ impl Trainer {
             if due.is_some() || !is_seen {
                 return Ok(Vec::new());
             }
-            store.commit(names::DONE, b"{}")?;
+            store.commit(paths::DONE, b"{}")?;
             self.phase = Phase::Done;
             return Ok(vec![TrainerAction::Done { is_complete: true }]);
         }
-        if self.is_draining || store.exists(names::STOP)? {
+        if self.is_draining || store.exists(paths::STOP)? {
             self.phase = Phase::Done;
             return Ok(vec![TrainerAction::Done { is_complete: false }]);
         }
-        let path = names::manifest(self.version);
+        let path = paths::manifest(self.version);
         let Some(bytes) = store.read(&path)? else { return Ok(Vec::new()) };
         let manifest: Manifest = from_json(&path, &bytes)?;
         let mut segments = BTreeMap::new();

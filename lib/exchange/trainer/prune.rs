@@ -1,8 +1,8 @@
 //! Pruning: removes what no checkpoint that may still be started from, and no reader, names any more.
 
 use super::Trainer;
-use crate::names;
 use crate::{Heartbeat, Physical, Result, Store};
+use slime_config::paths;
 
 impl Trainer {
     /// Removes checkpoints beyond those kept, and versions and steps older than all of them need.
@@ -30,8 +30,8 @@ impl Trainer {
         let Some(oldest_step) = self.oldest_step_from(store, oldest)? else { return Ok(()) };
         for place in &settled[..num_dropped] {
             // Without its mark a half-removed checkpoint is none.
-            store.remove(&format!("{}/COMPLETE", names::checkpoint(*place)))?;
-            store.remove(&names::checkpoint(*place))?;
+            store.remove(&paths::complete(*place))?;
+            store.remove(&paths::checkpoint(*place))?;
         }
         self.prune_versions(store, oldest)?;
         prune_steps(store, oldest_step)
@@ -45,7 +45,7 @@ impl Trainer {
             let found = if let Some(found) = self.oldest_steps.get(&step) {
                 *found
             } else {
-                let path = names::manifest(step);
+                let path = paths::manifest(step);
                 let Some(bytes) = store.read(&path)? else { return Ok(None) };
                 crate::segment::from_json::<slime_record::Manifest>(&path, &bytes)?.oldest_step()
             };
@@ -58,7 +58,7 @@ impl Trainer {
         let interval = self.config.publish_interval;
         let mut oldest = checkpoint.saturating_sub(self.config.max_staleness).div_ceil(interval) * interval;
         for replica in 0..self.config.num_replicas {
-            let held = Heartbeat::read(store, &format!("replica.{replica}"))?.and_then(|beat| beat.version);
+            let held = Heartbeat::read(store, &paths::replica(replica))?.and_then(|beat| beat.version);
             oldest = oldest.min(held.unwrap_or(oldest));
         }
         let due = crate::step_builder::due_evaluation(
@@ -70,23 +70,23 @@ impl Trainer {
         oldest = oldest.min(due.map_or(oldest, |place| place.version));
         let old: Vec<Physical> = self.lineage.published().filter(|place| place.version < oldest).collect();
         for place in old {
-            store.remove(&names::version(place))?;
-            store.remove(&names::weights(place))?;
+            store.remove(&paths::version(place))?;
+            store.remove(&paths::weights(place))?;
         }
         Ok(())
     }
 }
 
 fn prune_steps(store: &mut dyn Store, oldest: u64) -> Result<()> {
-    for name in store.list(names::ROLLOUT)? {
-        if names::parse_number(&name).is_some_and(|step| step < oldest) {
-            store.remove(&format!("{}/{name}", names::ROLLOUT))?;
+    for name in store.list(paths::ROLLOUT)? {
+        if let Some(step) = paths::parse_number(&name).filter(|step| *step < oldest) {
+            store.remove(&paths::step(step))?;
         }
     }
-    for column in store.list("column")? {
-        for name in store.list(&format!("column/{column}"))? {
-            if names::parse_number(&name).is_some_and(|step| step < oldest) {
-                store.remove(&format!("column/{column}/{name}"))?;
+    for column in store.list(paths::COLUMNS)? {
+        for step in store.list(&format!("{}/{column}", paths::COLUMNS))? {
+            if let Some(step) = paths::parse_number(&step).filter(|step| *step < oldest) {
+                store.remove(&paths::column(&column, step))?;
             }
         }
     }
