@@ -5,11 +5,7 @@ use std::time::Duration;
 
 use slime_cli::{Failure, drain, exit};
 use slime_config::{Placement, RunDir, paths};
-use slime_exchange::{
-    ArrowFormat, ColumnRow, FsStore, RewardAction, RewardWorker, RewardWorkerConfig, Store,
-};
-use slime_record::{Sample, decode_segment};
-use slime_verifier::{RewardSet, Row};
+use slime_exchange::{ArrowFormat, FsStore, RewardAction, RewardWorker, RewardWorkerConfig, Store};
 
 use crate::args::Args;
 use crate::write_rewards::provenance;
@@ -68,35 +64,15 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
                 }
                 RewardAction::Done => return Ok(()),
                 RewardAction::Score { segment, bytes } => {
-                    let samples = decode_segment(bytes.to_vec())
-                        .and_then(|segment| segment.samples())
-                        .map_err(|error| Failure::data(format!("{segment}: {error}")))?;
-                    let rows = score(&mut rewards, &segment, &samples)?;
+                    let rows = rewards
+                        .score_segment(&segment, &bytes)
+                        .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
                     tracing::debug!(segment, rows = rows.len(), "scored");
                     worker.on_scored(segment, rows);
                 }
             }
         }
     }
-}
-
-fn score(rewards: &mut RewardSet, segment: &str, samples: &[Sample]) -> Result<Vec<ColumnRow>, Failure> {
-    let rows: Vec<Row<'_>> = samples
-        .iter()
-        .map(|sample| Row {
-            response: &sample.response,
-            label: sample.label.as_deref(),
-            metadata: sample.metadata.as_deref(),
-        })
-        .collect();
-    let scored = rewards.score(&rows).map_err(|error| {
-        let row = error.row().map(|row| format!(" row {}", row + 1)).unwrap_or_default();
-        let mut failure = Failure::from_error(error.exit_code(), &error);
-        failure.message = format!("{segment}{row}: {}", failure.message);
-        failure
-    })?;
-    let values = samples.iter().zip(scored);
-    Ok(values.map(|(sample, scored)| ColumnRow { id: sample.id(), value: scored.reward as f32 }).collect())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "map_err hands the error over")]

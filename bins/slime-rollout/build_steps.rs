@@ -4,13 +4,13 @@ use slime_cli::Failure;
 use slime_config::{DynamicFilter, Placement, RunConfig, RunDir};
 use slime_environment::PromptSource;
 use slime_exchange::{
-    ArrowFormat, BuilderAction, BuilderConfig, ColumnRow, DrawnPrompt, Error, FinishedGroup, Order,
-    RewardAction, RewardWorker, RewardWorkerConfig, StepBuilder, StepPolicy, Store, Verdict,
+    ArrowFormat, BuilderAction, BuilderConfig, DrawnPrompt, Error, FinishedGroup, Order, RewardAction,
+    RewardWorker, RewardWorkerConfig, StepBuilder, StepPolicy, Store, Verdict,
 };
-use slime_record::{Manifest, decode_segment};
+use slime_record::Manifest;
 use slime_verifier::RewardSet;
 
-use crate::evaluate::{Evaluator, rewards};
+use crate::evaluate::Evaluator;
 use crate::failure;
 use crate::follow::patient;
 use crate::ownership::note;
@@ -92,13 +92,8 @@ impl Builder {
         let Some((worker, set)) = &mut self.rewarder else { return Ok(()) };
         for action in patient(worker.poll(store))? {
             if let RewardAction::Score { segment, bytes } = action {
-                let samples = decode_segment(bytes.to_vec())
-                    .and_then(|segment| segment.samples())
-                    .map_err(|error| error.in_file(&segment))
-                    .map_err(failure!())?;
-                let values = rewards(set, &samples)?;
-                let rows = samples.iter().zip(values).map(|(s, value)| ColumnRow { id: s.id(), value });
-                worker.on_scored(segment, rows.collect());
+                let rows = set.score_segment(&segment, &bytes).map_err(failure!())?;
+                worker.on_scored(segment, rows);
             }
         }
         Ok(())

@@ -144,10 +144,10 @@ impl Evaluator {
     ) -> Result<(), Failure> {
         let bytes = encode_segment(samples, &write_samples::provenance(&self.config)).map_err(failure!())?;
         store.seal(&paths::evaluation_samples(place, set), &bytes).map_err(failure!())?;
-        let rewards = rewards(&mut self.rewards, samples)?;
+        let rewards = self.rewards.score_samples(samples).map_err(failure!())?;
         let column = Column::new("reward", samples, ColumnValues::F32(rewards.clone()));
         let bytes = column.encode(&write_samples::provenance(&self.config)).map_err(failure!())?;
-        store.seal(&format!("eval/{place}/{set}/reward.arrow"), &bytes).map_err(failure!())?;
+        store.seal(&paths::evaluation_column(place, set, "reward"), &bytes).map_err(failure!())?;
         let mean = |sum: f64| sum / samples.len().max(1) as f64;
         metrics.write(&serde_json::json!({
             "version": place.version,
@@ -176,18 +176,4 @@ fn source(config: &RunConfig, set: &Eval) -> Result<Box<dyn PromptSource>, Failu
     }
     let spec = data.prompts.clone().unwrap_or_default();
     Ok(Box::new(JsonlPrompts::open(&spec, read_prompts::keys(data), None).map_err(failure!())?))
-}
-
-/// The rewards of samples, in their order.
-pub fn rewards(set: &mut RewardSet, samples: &[Sample]) -> Result<Vec<f32>, Failure> {
-    let rows: Vec<slime_verifier::Row<'_>> = samples
-        .iter()
-        .map(|sample| slime_verifier::Row {
-            response: &sample.response,
-            label: sample.label.as_deref(),
-            metadata: sample.metadata.as_deref(),
-        })
-        .collect();
-    let scored = set.score(&rows).map_err(failure!())?;
-    Ok(scored.into_iter().map(|scored| scored.reward as f32).collect())
 }

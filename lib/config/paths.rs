@@ -162,6 +162,11 @@ pub fn evaluation_samples(place: Physical, set: &str) -> String {
     format!("{EVALUATIONS}/{place}/{set}/samples.arrow")
 }
 
+/// What was computed about them: `eval/000040.e003/held_out/reward.arrow`.
+pub fn evaluation_column(place: Physical, set: &str, column: &str) -> String {
+    format!("{EVALUATIONS}/{place}/{set}/{column}.arrow")
+}
+
 /// All sets of an evaluation are written: `eval/000040.e003/DONE`.
 pub fn evaluation_done(place: Physical) -> String {
     format!("{EVALUATIONS}/{place}/DONE")

@@ -58,7 +58,7 @@ impl Format for ArrowFormat {
         let column = Column {
             name: name.to_owned(),
             ids: rows.iter().map(|row| row.id).collect(),
-            tokens_hashes: vec![0; rows.len()],
+            tokens_hashes: rows.iter().map(|row| row.tokens_hash).collect(),
             values: ColumnValues::F32(rows.iter().map(|row| row.value).collect()),
             details: vec![None; rows.len()],
         };
@@ -72,7 +72,8 @@ impl Format for ArrowFormat {
         else {
             return Err(Error::outside(format!("expected column {name} of numbers, got {}", column.name)));
         };
-        let rows = column.ids.iter().zip(values).map(|(&id, value)| ColumnRow { id, value }).collect();
+        let rows = column.ids.into_iter().zip(column.tokens_hashes).zip(values);
+        let rows = rows.map(|((id, tokens_hash), value)| ColumnRow { id, tokens_hash, value }).collect();
         Ok(ColumnDigest { segment: segment.clone(), rows })
     }
 }
@@ -133,10 +134,12 @@ mod tests {
     #[test]
     fn column_reads_back_with_its_segment_and_under_its_name_only() {
         let format = ArrowFormat::default();
-        let rows = vec![ColumnRow { id: sample().id(), value: 0.5 }];
+        let rows = vec![ColumnRow::about(&sample(), 0.5)];
         let column = ColumnDigest { segment: "rollout/000004/replica-1/a.arrow".to_owned(), rows };
         let bytes = format.encode_column("reward", &column).unwrap();
         assert_eq!(format.column("reward", &bytes).unwrap(), column);
+        let (readable, _) = Column::decode(bytes.clone()).unwrap();
+        assert_eq!(readable.rows_of([&sample()]).unwrap(), [0], "readers of columns can join it");
         assert!(format.column("values", &bytes).is_err());
         assert!(format.digest(&bytes).is_err());
     }

@@ -15,7 +15,7 @@
 //! }
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -55,8 +55,10 @@ pub struct RewardWorker<F: Format> {
     config: RewardWorkerConfig,
     format: F,
     owner: Owner,
+    /// Segments that need no scoring: a column over them exists, or they are broken.
     done: BTreeSet<String>,
-    seen_columns: BTreeSet<String>,
+    /// Column files with the segment each is about; those the builder refused are taken out.
+    columns: BTreeMap<String, Option<String>>,
     in_flight: BTreeSet<String>,
     scored: Vec<(String, Vec<ColumnRow>)>,
     writing: Option<(String, Vec<u8>)>,
@@ -75,7 +77,7 @@ impl<F: Format> RewardWorker<F> {
             format,
             owner,
             done: BTreeSet::new(),
-            seen_columns: BTreeSet::new(),
+            columns: BTreeMap::new(),
             in_flight: BTreeSet::new(),
             scored: Vec::new(),
             writing: None,
@@ -104,18 +106,19 @@ impl<F: Format> RewardWorker<F> {
         }
         for name in store.list(paths::ROLLOUT)?.iter().rev() {
             let Some(step) = paths::parse_number(name) else { continue };
-            let segments = self.unscored(store, step)?;
-            if !segments.is_empty() {
-                self.read_columns(store, step)?;
-            }
-            for path in segments {
+            self.read_columns(store, step)?;
+            for path in self.unscored(store, step)? {
                 let is_mine = xxh3_64(path.as_bytes()) % u64::from(self.config.num_workers)
                     == u64::from(self.config.index);
-                if !is_mine || self.done.contains(&path) || self.in_flight.len() >= self.config.max_in_flight
-                {
+                if !is_mine || self.in_flight.len() >= self.config.max_in_flight {
                     continue;
                 }
                 if let Some(bytes) = store.read(&path)? {
+                    if self.format.digest(&bytes).is_err() {
+                        // The builder says so and asks for its groups again.
+                        self.done.insert(path);
+                        continue;
+                    }
                     self.in_flight.insert(path.clone());
                     self.actions.push(RewardAction::Score { segment: path, bytes });
                 }
@@ -142,23 +145,34 @@ impl<F: Format> RewardWorker<F> {
         Ok(segments)
     }
 
-    /// Learns what earlier incarnations and other workers computed.
+    /// Learns what earlier incarnations and other workers computed, and what of all that the builder refused.
     fn read_columns(&mut self, store: &mut dyn Store, step: u64) -> Result<()> {
         let dir = paths::column(&self.config.column, step);
         for writer in store.list(&dir)? {
             for file in store.list(&format!("{dir}/{writer}"))? {
                 let path = format!("{dir}/{writer}/{file}");
-                if paths::parse_quarantine(&file).is_some() || self.seen_columns.contains(&path) {
-                    continue;
+                if let Some(refused) = paths::parse_quarantine(&path) {
+                    self.forget_column(refused);
+                } else if !self.columns.contains_key(&path) {
+                    let Some(bytes) = store.read(&path)? else { continue };
+                    let column = self.format.column(&self.config.column, &bytes);
+                    let segment = column.ok().map(|column| column.segment);
+                    self.done.extend(segment.clone());
+                    self.columns.insert(path, segment);
                 }
-                let Some(bytes) = store.read(&path)? else { continue };
-                if let Ok(column) = self.format.column(&self.config.column, &bytes) {
-                    self.done.insert(column.segment);
-                }
-                self.seen_columns.insert(path);
             }
         }
         Ok(())
+    }
+
+    /// The segment of a refused column is scored again, unless another file has it.
+    fn forget_column(&mut self, path: &str) {
+        let segment = self.columns.insert(path.to_owned(), None).flatten();
+        if let Some(segment) = segment
+            && !self.columns.values().flatten().any(|other| *other == segment)
+        {
+            self.done.remove(&segment);
+        }
     }
 
     fn seal_scored(&mut self, store: &mut dyn Store) -> Result<()> {
@@ -174,6 +188,7 @@ impl<F: Format> RewardWorker<F> {
             let (index, incarnation) = (self.config.index, self.owner.incarnation);
             let path = paths::column_file(&self.config.column, step, index, incarnation, self.next_seq);
             let column = ColumnDigest { segment: segment.clone(), rows };
+            self.columns.insert(path.clone(), Some(segment.clone()));
             self.writing = Some((path, self.format.encode_column(&self.config.column, &column)?));
             self.next_seq += 1;
             self.done.insert(segment);

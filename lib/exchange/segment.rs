@@ -1,7 +1,7 @@
 //! What the machines need to know of sealed segments and columns, and the seam to the file formats.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use slime_record::{SampleId, VersionRun};
+use slime_record::{Sample, SampleId, VersionRun};
 
 use crate::{Error, Result};
 
@@ -49,8 +49,17 @@ pub struct SegmentDigest {
 pub struct ColumnRow {
     /// Identity of the sample.
     pub id: SampleId,
+    /// xxh3-64 of the tokens it was computed for.
+    pub tokens_hash: u64,
     /// The value (for the filters).
     pub value: f32,
+}
+
+impl ColumnRow {
+    /// What was computed about a sample.
+    pub fn about(sample: &Sample, value: f32) -> Self {
+        Self { id: sample.id(), tokens_hash: sample.tokens_hash(), value }
+    }
 }
 
 /// A column file computed over one segment.

@@ -65,6 +65,18 @@ pub enum Error {
         /// What happened.
         problem: String,
     },
+    /// A segment that cannot be read.
+    #[error(transparent)]
+    Record(#[from] slime_record::Error),
+    /// A segment whose samples cannot be scored.
+    #[error("{path}{}: {source}", .source.row().map(|row| format!(" row {}", row + 1)).unwrap_or_default())]
+    Segment {
+        /// The segment.
+        path: String,
+        /// The cause, about a row of it.
+        #[source]
+        source: Box<Error>,
+    },
 }
 
 impl Error {
@@ -74,6 +86,8 @@ impl Error {
             Self::UnknownType { .. } | Self::Weight { .. } | Self::Regex(_) | Self::CommandLine { .. } => 64,
             Self::Start { .. } | Self::Program { .. } => 69,
             Self::MissingLabel { .. } | Self::LabelWithoutNumber { .. } => 65,
+            Self::Record(source) => source.exit_code(),
+            Self::Segment { source, .. } => source.exit_code(),
         }
     }
 
@@ -83,6 +97,7 @@ impl Error {
             Self::MissingLabel { row, .. }
             | Self::LabelWithoutNumber { row, .. }
             | Self::Program { row, .. } => Some(*row),
+            Self::Segment { source, .. } => source.row(),
             _ => None,
         }
     }

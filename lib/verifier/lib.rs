@@ -9,6 +9,7 @@ mod format;
 mod number;
 mod rational;
 mod reward_set;
+mod samples;
 mod spec;
 
 pub use answer::answer_text;

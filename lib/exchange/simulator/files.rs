@@ -35,6 +35,8 @@ pub(super) struct Chances {
     pub full: u32,
     pub kill: u32,
     pub freeze: u32,
+    /// A segment or a column is written with bytes missing, or computed for other tokens.
+    pub broken: u32,
     pub delay_ms: u64,
 }
 
@@ -47,6 +49,7 @@ pub(super) struct World {
     pub rng: ChaCha8Rng,
     inodes: Vec<Inode>,
     names: BTreeMap<String, Entry>,
+    mistaken: BTreeSet<String>,
     delays: BTreeMap<(u32, String), u64>,
 }
 
@@ -59,12 +62,18 @@ impl World {
             rng: ChaCha8Rng::seed_from_u64(seed),
             inodes: Vec::new(),
             names: BTreeMap::new(),
+            mistaken: BTreeSet::new(),
             delays: BTreeMap::new(),
         }))
     }
 
     pub fn happens(&mut self, chance: u32) -> bool {
         chance > 0 && self.rng.random_range(0..1024) < chance
+    }
+
+    /// Whether something goes wrong with `what`, which it does at most once.
+    pub fn is_first_mistake(&mut self, what: &str) -> bool {
+        self.happens(self.chances.broken) && self.mistaken.insert(what.to_owned())
     }
 
     /// What is really on disk.
@@ -257,6 +266,11 @@ impl RawFiles for SimFiles {
         let process = self.process;
         self.call(to, true, |world| {
             let Some(entry) = world.names.remove(from) else { return Err(Failure::Pruned) };
+            let is_data = (to.contains("/replica-") && !to.contains("/assign/")) || to.starts_with("column/");
+            if is_data && !world.names.contains_key(to) && world.is_first_mistake(to) {
+                let bytes = world.inodes[entry.inode].bytes.to_vec();
+                world.inodes[entry.inode].bytes = bytes[..bytes.len() / 2].to_vec().into();
+            }
             world.put(process, to, entry.inode);
             if world.happens(world.chances.lying) { Err(Failure::Lying) } else { Ok(()) }
         })

@@ -290,7 +290,13 @@ impl Process {
                     match action {
                         RewardAction::Score { segment, bytes } => {
                             let rows = SimFormat.digest(&bytes)?.rows;
-                            let rows = rows.iter().map(|row| ColumnRow { id: row.id, value: 1.0 }).collect();
+                            let is_foreign = world.borrow_mut().is_first_mistake(&segment);
+                            let row = |row: &SampleDigest| ColumnRow {
+                                id: row.id,
+                                tokens_hash: row.tokens_hash ^ u64::from(is_foreign),
+                                value: 1.0,
+                            };
+                            let rows = rows.iter().map(row).collect();
                             add(&mut self.works, 20, Work::Scored(segment, rows));
                         }
                         RewardAction::Done => is_done = true,

@@ -74,6 +74,7 @@ impl Plan {
             full: chance(10),
             kill: chance(12),
             freeze: chance(12),
+            broken: chance(30),
             delay_ms: u64::from(chance(VISIBILITY_MS as u32)),
         };
         let calm_ms = rng.random_range(300..3000);

@@ -58,7 +58,7 @@ impl<F: Format> StepBuilder<F> {
         Ok(())
     }
 
-    fn held_by(&self, index: u32) -> Vec<GroupId> {
+    pub(super) fn held_by(&self, index: u32) -> Vec<GroupId> {
         let is_held = |state: &State, replica| matches!(state, State::Waiting) && replica == Some(index);
         self.groups.iter().filter(|(_, g)| is_held(&g.state, g.replica)).map(|(id, _)| *id).collect()
     }

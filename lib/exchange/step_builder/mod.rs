@@ -266,7 +266,7 @@ impl<F: Format> StepBuilder<F> {
         self.watch_replicas(store)?;
         if self.step < self.config.num_steps {
             self.scan(store)?;
-            self.judge(policy)?;
+            self.judge(store, policy)?;
             self.commit_due(store, policy)?;
         }
         self.evaluate_due(store)?;

@@ -1,6 +1,6 @@
 //! Reading sealed segments and columns, and judging the groups in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use slime_record::{ColumnRef, GroupEntry, SampleEntry, SegmentRef};
 use xxhash_rust::xxh3::xxh3_64;
@@ -19,12 +19,34 @@ pub(super) struct Found {
 }
 
 /// Columns computed over one segment, by name.
-pub(super) type SegmentColumns = BTreeMap<String, (ColumnRef, Vec<ColumnRow>)>;
+pub(super) type SegmentColumns = BTreeMap<String, ColumnFiles>;
+
+/// The files of one column over one segment; the first counts.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ColumnFiles {
+    files: VecDeque<(ColumnRef, Vec<ColumnRow>)>,
+    num_refused: u32,
+}
+
+/// Files of one column over one segment that may be about something else before the builder gives up: then it is no
+/// accident.
+const MAX_REFUSED_COLUMNS: u32 = 3;
 
 enum Validity {
     Valid,
     Void,
     NotKnown,
+}
+
+enum Judgement {
+    /// A column is missing.
+    Waiting,
+    /// A column is about other samples, or about other tokens.
+    Foreign {
+        column: String,
+        problem: String,
+    },
+    Judged(State),
 }
 
 impl<F: Format> StepBuilder<F> {
@@ -42,7 +64,7 @@ impl<F: Format> StepBuilder<F> {
                 for name in store.list(&dir)? {
                     let path = format!("{dir}/{name}");
                     if paths::parse_sequence(&name).is_some() && !self.seen_segments.contains(&path) {
-                        self.read_segment(store, &path)?;
+                        self.read_segment(store, replica, &path)?;
                     }
                 }
             }
@@ -61,13 +83,17 @@ impl<F: Format> StepBuilder<F> {
         Ok(())
     }
 
-    fn read_segment(&mut self, store: &mut dyn Store, path: &str) -> Result<()> {
+    fn read_segment(&mut self, store: &mut dyn Store, replica: u32, path: &str) -> Result<()> {
         let Some(bytes) = store.read(path)? else { return Ok(()) };
         let digest = match self.format.digest(&bytes) {
             Ok(digest) => digest,
             Err(error) => {
                 store.quarantine(path, &error.to_string())?;
                 self.seen_segments.insert(path.to_owned());
+                // Nobody knows which groups were in it: the replica starts all of them again.
+                for id in self.held_by(replica) {
+                    self.ask_again(id);
+                }
                 return Ok(());
             }
         };
@@ -103,7 +129,7 @@ impl<F: Format> StepBuilder<F> {
                     checksum: xxh3_64(&bytes),
                 };
                 let columns = self.columns.entry(column.segment).or_default();
-                columns.entry(name.to_owned()).or_insert((reference, column.rows));
+                columns.entry(name.to_owned()).or_default().files.push_back((reference, column.rows));
             }
             Err(error) => store.quarantine(path, &error.to_string())?,
         }
@@ -112,7 +138,7 @@ impl<F: Format> StepBuilder<F> {
     }
 
     /// Accepts or refuses every group whose samples and columns are there.
-    pub(super) fn judge(&mut self, policy: &mut dyn StepPolicy) -> Result<()> {
+    pub(super) fn judge(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<()> {
         let waiting: Vec<GroupId> = self
             .groups
             .iter()
@@ -120,8 +146,14 @@ impl<F: Format> StepBuilder<F> {
             .map(|(id, _)| *id)
             .collect();
         for id in waiting {
-            self.judge_group(id, policy)?;
+            while let Some((segment, column, problem)) = self.judge_group(id, policy)? {
+                self.refuse_column(store, &segment, &column, &problem)?;
+            }
         }
+        self.check_refused()
+    }
+
+    fn check_refused(&self) -> Result<()> {
         let max_refused = (self.config.max_groups as usize).saturating_sub(self.config.num_groups);
         let in_step = |id: &GroupId| self.config.order == Order::Arrival || id.0 == self.step;
         let mut histogram: BTreeMap<&str, usize> = BTreeMap::new();
@@ -144,7 +176,36 @@ impl<F: Format> StepBuilder<F> {
         Ok(())
     }
 
-    fn judge_group(&mut self, id: GroupId, policy: &mut dyn StepPolicy) -> Result<()> {
+    /// A column file about something else does not count; another one may.
+    fn refuse_column(
+        &mut self,
+        store: &mut dyn Store,
+        segment: &str,
+        column: &str,
+        problem: &str,
+    ) -> Result<()> {
+        let found = self.columns.get_mut(segment).and_then(|columns| columns.get_mut(column));
+        let Some(found) = found else { return Ok(()) };
+        let Some(path) = found.files.front().map(|(reference, _)| reference.path.clone()) else {
+            return Ok(());
+        };
+        store.quarantine(&path, problem)?;
+        found.files.pop_front();
+        found.num_refused += 1;
+        if found.num_refused >= MAX_REFUSED_COLUMNS {
+            let num_refused = found.num_refused;
+            let problem = format!("{problem} (as {num_refused} files of this column over this segment)");
+            return Err(Error::Broken { path, problem });
+        }
+        Ok(())
+    }
+
+    /// Judges one group; gives back a column that is not about the segment it names: segment, column and problem.
+    fn judge_group(
+        &mut self,
+        id: GroupId,
+        policy: &mut dyn StepPolicy,
+    ) -> Result<Option<(String, String, String)>> {
         let group = &self.groups[&id];
         let mut is_lost = false;
         let mut outcome = None;
@@ -159,11 +220,18 @@ impl<F: Format> StepBuilder<F> {
                 is_lost |= found.attempt == group.attempt;
                 continue;
             }
-            if matches!(validity, Validity::Valid)
-                && let Some(state) = self.verdict(id, found, group, policy)?
-            {
-                outcome = Some((state, found.attempt));
-                break;
+            if !matches!(validity, Validity::Valid) {
+                continue;
+            }
+            match self.verdict(id, found, group, policy)? {
+                Judgement::Waiting => {}
+                Judgement::Foreign { column, problem } => {
+                    return Ok(Some((found.segment.path.clone(), column, problem)));
+                }
+                Judgement::Judged(state) => {
+                    outcome = Some((state, found.attempt));
+                    break;
+                }
             }
         }
         if let Some((state, attempt)) = outcome {
@@ -180,7 +248,7 @@ impl<F: Format> StepBuilder<F> {
         } else if is_lost {
             self.ask_again(id);
         }
-        Ok(())
+        Ok(None)
     }
 
     fn validity(&self, step: u64, found: &Found) -> Validity {
@@ -200,26 +268,26 @@ impl<F: Format> StepBuilder<F> {
         }
     }
 
-    /// The group's new state; none while a column is missing.
+    /// Joins the columns by place, identity and tokens, and asks the filter.
     fn verdict(
         &self,
         id: GroupId,
         found: &Found,
         group: &Group,
         policy: &mut dyn StepPolicy,
-    ) -> Result<Option<State>> {
+    ) -> Result<Judgement> {
         let mut values = BTreeMap::new();
         let mut references = Vec::new();
         for name in &self.config.columns {
-            let Some((reference, rows)) = self.columns.get(&found.segment.path).and_then(|c| c.get(name))
-            else {
-                return Ok(None);
+            let columns = self.columns.get(&found.segment.path).and_then(|columns| columns.get(name));
+            let Some((reference, rows)) = columns.and_then(|columns| columns.files.front()) else {
+                return Ok(Judgement::Waiting);
             };
             let first = found.first_row as usize;
             let rows = rows.get(first..first + found.rows.len()).unwrap_or_default();
-            if rows.len() != found.rows.len() || rows.iter().zip(&found.rows).any(|(a, b)| a.id != b.id) {
-                let problem = format!("its rows are not those of {}", found.segment.path);
-                return Err(Error::Broken { path: reference.path.clone(), problem });
+            if let Some(problem) = difference(rows, &found.rows) {
+                let problem = format!("{problem} of {}", found.segment.path);
+                return Ok(Judgement::Foreign { column: name.clone(), problem });
             }
             values.insert(name.clone(), rows.iter().map(|row| row.value).collect());
             references.push(reference.clone());
@@ -227,7 +295,7 @@ impl<F: Format> StepBuilder<F> {
         let finished = FinishedGroup { step: id.0, group: id.1, rows: &found.rows, columns: &values };
         if let Verdict::Refuse(reason) = policy.judge(&finished)? {
             let num_tokens = found.rows.iter().map(|row| u64::from(row.response_len)).sum();
-            return Ok(Some(State::Refused { reason, num_tokens }));
+            return Ok(Judgement::Judged(State::Refused { reason, num_tokens }));
         }
         let sample = |row: &SampleDigest| SampleEntry {
             index: row.id.index,
@@ -239,7 +307,7 @@ impl<F: Format> StepBuilder<F> {
             oldest_version: 0,
             versions: row.trained.clone(),
         };
-        Ok(Some(State::Accepted(Box::new(GroupEntry {
+        Ok(Judgement::Judged(State::Accepted(Box::new(GroupEntry {
             step: id.0,
             group: id.1,
             attempt: found.attempt,
@@ -262,4 +330,20 @@ impl<F: Format> StepBuilder<F> {
         let columns = &self.config.columns;
         self.seen_columns.retain(|path| columns.iter().any(|name| *path >= paths::column(name, oldest)));
     }
+}
+
+/// Why rows of a column are not about these samples.
+fn difference(rows: &[ColumnRow], samples: &[SampleDigest]) -> Option<String> {
+    if rows.len() != samples.len() {
+        return Some(format!("expected {} rows, got {}, about samples", samples.len(), rows.len()));
+    }
+    let (row, sample) = rows
+        .iter()
+        .zip(samples)
+        .find(|(row, sample)| row.id != sample.id || row.tokens_hash != sample.tokens_hash)?;
+    Some(if row.id == sample.id {
+        format!("computed for other tokens than those of sample {}", sample.id)
+    } else {
+        format!("expected a row about sample {}, got one about {}", sample.id, row.id)
+    })
 }

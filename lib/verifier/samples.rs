@@ -1,0 +1,73 @@
+//! Rewards of samples and of whole sealed segments, as the tools that stay with a run need them.
+
+use slime_exchange::ColumnRow;
+use slime_record::{Sample, decode_segment};
+
+use crate::error::Result;
+use crate::{Error, RewardSet, Row};
+
+impl RewardSet {
+    /// One reward for each sample, in their order.
+    ///
+    /// # Errors
+    /// As [`RewardSet::score`].
+    pub fn score_samples(&mut self, samples: &[Sample]) -> Result<Vec<f32>> {
+        let rows: Vec<Row<'_>> = samples
+            .iter()
+            .map(|sample| Row {
+                response: &sample.response,
+                label: sample.label.as_deref(),
+                metadata: sample.metadata.as_deref(),
+            })
+            .collect();
+        Ok(self.score(&rows)?.into_iter().map(|scored| scored.reward as f32).collect())
+    }
+
+    /// The rows of the reward column over the sealed segment `path` with content `bytes`.
+    ///
+    /// # Errors
+    /// As [`RewardSet::score`], and those of reading the segment; all name it.
+    pub fn score_segment(&mut self, path: &str, bytes: &[u8]) -> Result<Vec<ColumnRow>> {
+        let in_segment = |source: Error| Error::Segment { path: path.to_owned(), source: Box::new(source) };
+        let segment = decode_segment(bytes.to_vec()).and_then(|segment| segment.samples());
+        let samples = segment.map_err(|error| in_segment(error.into()))?;
+        let values = self.score_samples(&samples).map_err(in_segment)?;
+        Ok(samples.iter().zip(values).map(|(sample, value)| ColumnRow::about(sample, value)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slime_record::{Provenance, encode_segment};
+
+    use super::*;
+
+    fn sample(index: u32, label: Option<&str>) -> Sample {
+        Sample {
+            index,
+            prompt: "\"1 + 1\"".to_owned(),
+            response: "2".to_owned(),
+            tokens: vec![1, 2 + index],
+            prompt_len: 1,
+            loss_mask: vec![1],
+            rollout_log_probs: vec![-1.0],
+            label: label.map(str::to_owned),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn rows_are_about_the_samples_of_the_segment_and_errors_name_it() {
+        let mut set = RewardSet::parse(&["number"]).unwrap();
+        let samples = [sample(0, Some("2")), sample(1, Some("3"))];
+        let bytes = encode_segment(&samples, &Provenance::default()).unwrap();
+        let rows = set.score_segment("a.arrow", &bytes).unwrap();
+        assert_eq!(rows, [ColumnRow::about(&samples[0], 1.0), ColumnRow::about(&samples[1], 0.0)]);
+        let bytes = encode_segment(&[sample(0, Some("2")), sample(1, None)], &Provenance::default()).unwrap();
+        let error = set.score_segment("a.arrow", &bytes).unwrap_err();
+        assert_eq!(error.exit_code(), 65);
+        assert!(error.to_string().starts_with("a.arrow row 2: the number reward needs a label"), "{error}");
+        let error = set.score_segment("a.arrow", &bytes[..50]).unwrap_err();
+        assert!(error.to_string().starts_with("a.arrow: ") && error.exit_code() == 65, "{error}");
+    }
+}
