@@ -24,7 +24,7 @@ use crate::{checkpoint, failure};
 const IDLE: Duration = Duration::from_millis(5);
 /// Time between heartbeats.
 const BEAT_MS: u64 = 1000;
-/// Longest time a name may stay invisible to another node.
+/// Twice the longest time a name may stay invisible to another node.
 const VISIBILITY_MS: u64 = 60_000;
 
 /// What all ranks do together.
@@ -106,8 +106,13 @@ fn lead(
         for action in actions {
             match action {
                 TrainerAction::Load { checkpoint } => {
-                    if let Some(place) = checkpoint {
-                        give(Work::Load(run.join(paths::checkpoint(place))), trainer, comm)?;
+                    let dir = checkpoint.map(|place| run.join(paths::checkpoint(place)));
+                    if dir.as_ref().is_some_and(|dir| !dir.exists()) {
+                        machine.on_load_failed();
+                        continue;
+                    }
+                    if let Some(dir) = dir {
+                        give(Work::Load(dir), trainer, comm)?;
                     }
                     machine.on_loaded();
                 }

@@ -18,6 +18,8 @@ pub const VERSIONS: &str = "version";
 pub const WEIGHTS: &str = "weights";
 /// Folder of the steps.
 pub const ROLLOUT: &str = "rollout";
+/// The first step whose folder holds more than its manifest; a hint that spares readers the others.
+pub const FIRST_STEP: &str = "rollout/first_step";
 /// Folder of what is computed later about samples.
 pub const COLUMNS: &str = "column";
 /// Folder of the evaluations.

@@ -11,6 +11,7 @@ mod error;
 mod lineage;
 mod owner;
 mod segment;
+mod steps;
 mod store;
 
 mod replica;

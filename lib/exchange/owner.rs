@@ -12,6 +12,8 @@ pub struct Owner {
     pub name: String,
     /// Grows by at least one at each start.
     pub incarnation: u64,
+    #[cfg(test)]
+    pub(crate) fault: crate::simulator::Fault,
 }
 
 impl Owner {
@@ -22,11 +24,20 @@ impl Owner {
         while store.commit(&paths::incarnation(name, incarnation), note.as_bytes())? == Commit::Lost {
             incarnation += 1;
         }
-        Ok(Self { name: name.to_owned(), incarnation })
+        Ok(Self {
+            name: name.to_owned(),
+            incarnation,
+            #[cfg(test)]
+            fault: crate::simulator::Fault::None,
+        })
     }
 
     /// Errs with [`Error::Fenced`] when a newer incarnation can be seen.
     pub fn check(&self, store: &mut dyn Store) -> Result<()> {
+        #[cfg(test)]
+        if self.fault == crate::simulator::Fault::SkipFencing {
+            return Ok(());
+        }
         let newer = newest(store, &paths::owner(&self.name))?;
         if newer > self.incarnation {
             return Err(Error::Fenced { owner: self.name.clone(), mine: self.incarnation, newer });

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::segment::{from_json, to_json};
+use crate::steps::open_steps;
 use crate::{Format, Heartbeat, Lineage, Owner, Result, SegmentHeader, Store};
 use slime_config::paths::{self, BUILDER, Physical};
 
@@ -143,7 +144,7 @@ struct Pending<R> {
 pub struct Replica<F: Format> {
     config: ReplicaConfig,
     format: F,
-    owner: Owner,
+    pub(crate) owner: Owner,
     beat: Heartbeat,
     next_beat_ms: u64,
     lineage: Lineage,
@@ -268,8 +269,7 @@ impl<F: Format> Replica<F> {
         let newest_builder = builders.iter().filter_map(|name| paths::parse_number(name)).max().unwrap_or(0);
         let low_step = if newest_builder == self.builder { self.low_step } else { 0 };
         let mut files = BTreeMap::new();
-        for name in store.list(paths::ROLLOUT)? {
-            let Some(step) = paths::parse_number(&name).filter(|step| *step >= low_step) else { continue };
+        for step in open_steps(store)?.into_iter().filter(|step| *step >= low_step) {
             let dir = paths::assignments(step, self.config.index);
             for name in store.list(&dir)? {
                 if let Some(number) = paths::parse_sequence(&name) {
@@ -460,8 +460,7 @@ fn sealed_before<F: Format>(
     format: &F,
 ) -> Result<BTreeSet<(GroupId, u32)>> {
     let mut sealed = BTreeSet::new();
-    for name in store.list(paths::ROLLOUT)? {
-        let Some(step) = paths::parse_number(&name) else { continue };
+    for step in open_steps(store)? {
         let dir = paths::segments(step, config.index);
         for name in store.list(&dir)? {
             if let Some(bytes) = store.read(&format!("{dir}/{name}"))?

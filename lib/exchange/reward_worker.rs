@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::steps::open_steps;
 use crate::{Bytes, ColumnDigest, ColumnRow, Format, Owner, Result, Store};
 use slime_config::paths;
 
@@ -54,7 +55,7 @@ pub enum RewardAction {
 pub struct RewardWorker<F: Format> {
     config: RewardWorkerConfig,
     format: F,
-    owner: Owner,
+    pub(crate) owner: Owner,
     /// Segments that need no scoring: a column over them exists, or they are broken.
     done: BTreeSet<String>,
     /// Column files with the segment each is about; those the builder refused are taken out.
@@ -104,8 +105,7 @@ impl<F: Format> RewardWorker<F> {
         if self.is_draining || store.exists(paths::DONE)? {
             return Ok(vec![RewardAction::Done]);
         }
-        for name in store.list(paths::ROLLOUT)?.iter().rev() {
-            let Some(step) = paths::parse_number(name) else { continue };
+        for step in open_steps(store)?.into_iter().rev() {
             self.read_columns(store, step)?;
             for path in self.unscored(store, step)? {
                 let is_mine = xxh3_64(path.as_bytes()) % u64::from(self.config.num_workers)

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use slime_config::paths;
 
 use crate::{Bytes, Error, RawFiles, Result};
 
@@ -74,6 +75,27 @@ impl World {
     /// Whether something goes wrong with `what`, which it does at most once.
     pub fn is_first_mistake(&mut self, what: &str) -> bool {
         self.happens(self.chances.broken) && self.mistaken.insert(what.to_owned())
+    }
+
+    /// When the oldest of the numbered names in `dir` beyond `mine` was created.
+    pub fn superseded_ms(&self, dir: &str, mine: u64) -> Option<u64> {
+        let newer = self.paths(&format!("{dir}/")).into_iter().filter(|path| {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            paths::parse_number(name).is_some_and(|number| number > mine)
+        });
+        newer.map(|path| self.names[&path].created_ms).min()
+    }
+
+    /// A file of somebody outside the protocol.
+    pub fn write_foreign(&mut self, path: &str) {
+        self.inodes.push(Inode { bytes: Vec::new().into(), num_links: 1 });
+        let inode = self.inodes.len() - 1;
+        self.put(u32::MAX, path, inode);
+    }
+
+    /// Removes it again.
+    pub fn remove_foreign(&mut self, path: &str) {
+        self.names.remove(path);
     }
 
     /// What is really on disk.

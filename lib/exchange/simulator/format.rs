@@ -41,6 +41,7 @@ impl Format for SimFormat {
 pub(super) struct SimPolicy {
     pub seed: u64,
     pub has_filter: bool,
+    pub refuses_all: bool,
 }
 
 impl SimPolicy {
@@ -58,6 +59,9 @@ impl StepPolicy for SimPolicy {
     fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict> {
         assert_eq!(group.columns["reward"].len(), group.rows.len());
         let is_refused = self.refuses(&group.rows[0].prompt_id);
+        if self.refuses_all {
+            return Ok(Verdict::Refuse(["zero_std", "too_long"][group.group as usize % 2].into()));
+        }
         Ok(if is_refused { Verdict::Refuse("zero_std".into()) } else { Verdict::Keep })
     }
 }

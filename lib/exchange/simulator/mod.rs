@@ -19,6 +19,12 @@ pub(crate) enum Fault {
     TrainTwice,
     /// A commit replaces an earlier one instead of losing.
     ReplaceCommits,
+    /// The builder asks for no group twice.
+    NeverAskAgain,
+    /// Builder, replicas, workers and trainer go on after their successors have started.
+    SkipFencing,
+    /// The builder joins a column whatever tokens it was computed for.
+    JoinBlindly,
 }
 
 /// Seeds of the ordinary run; `SLIME_SIM_SEED` runs one alone, `SLIME_SIM_SCHEDULES` sets how many.
@@ -33,7 +39,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn ten_thousand_random_schedules_keep_the_properties() {
     let next = AtomicU64::new(seeds().start);
-    let totals = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+    let totals: [AtomicU64; 5] = Default::default();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
@@ -42,9 +48,10 @@ fn ten_thousand_random_schedules_keep_the_properties() {
                     if seed >= seeds().end {
                         break;
                     }
-                    match catch_unwind(AssertUnwindSafe(|| schedule::run(seed, Fault::None))) {
+                    match catch_unwind(AssertUnwindSafe(|| schedule::run_seed(seed, Fault::None))) {
                         Ok(tally) => {
-                            let counts = [tally.turns, tally.deaths, tally.zombies];
+                            let counts =
+                                [tally.turns, tally.deaths, tally.zombies, tally.drains, tally.stops];
                             totals.iter().zip(counts).for_each(|(t, c)| {
                                 t.fetch_add(c, Ordering::Relaxed);
                             });
@@ -59,27 +66,49 @@ fn ten_thousand_random_schedules_keep_the_properties() {
             });
         }
     });
-    let [turns, deaths, zombies] = totals.map(AtomicU64::into_inner);
-    eprintln!("{turns} turns, {deaths} deaths, {zombies} zombies");
-    assert!(seeds().count() < 1000 || (deaths > 1000 && zombies > 1000), "the accidents did not happen");
+    let [turns, accidents @ ..] = totals.map(AtomicU64::into_inner);
+    let [deaths, zombies, drains, stops] = accidents;
+    eprintln!("{turns} turns, {deaths} deaths, {zombies} zombies, {drains} drains, {stops} stops of the run");
+    let is_short = seeds().count() < 1000;
+    assert!(is_short || accidents.iter().all(|count| *count > 100), "the accidents did not happen");
 }
 
 #[test]
 fn a_seed_repeats_its_schedule() {
     for seed in 0..20 {
         let counts = |_| {
-            let tally = schedule::run(seed, Fault::None);
-            (tally.turns, tally.deaths, tally.zombies)
+            let tally = schedule::run_seed(seed, Fault::None);
+            (tally.turns, tally.deaths, tally.zombies, tally.drains)
         };
         let [first, second] = [0, 1].map(counts);
         assert_eq!(first, second, "seed {seed}");
     }
 }
 
+#[test]
+fn a_step_whose_groups_are_all_refused_ends_with_65_and_the_histogram() {
+    for seed in 0..50 {
+        let mut plan = schedule::Plan::draw(seed, Fault::None);
+        plan.builder.has_filter = true;
+        plan.builder.max_groups = 12;
+        plan.refuses_all = true;
+        let error = schedule::run(&plan).expect_err("no step can be filled");
+        assert_eq!(error.exit_code(), 65, "seed {seed}: {error}");
+        let text = error.to_string();
+        let count = |reason: &str| -> usize {
+            let (_, rest) = text.split_once(&format!("{reason}: ")).unwrap_or_else(|| panic!("{text}"));
+            rest.split([',', ')']).next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+        };
+        let refused = count("too_long") + count("zero_std");
+        assert!(text.starts_with(&format!("step 0: {refused} groups refused (")), "{text}");
+        assert!(refused > 12 - plan.builder.num_groups && text.contains("max_groups 12\nhint: "), "{text}");
+    }
+}
+
 /// Runs schedules with a mistake in until one breaks a property, and gives back how it was noticed.
 fn noticed(fault: Fault) -> Option<String> {
     (0..2000).find_map(|seed| {
-        let cause = catch_unwind(AssertUnwindSafe(|| schedule::run(seed, fault))).err()?;
+        let cause = catch_unwind(AssertUnwindSafe(|| schedule::run_seed(seed, fault))).err()?;
         Some(cause.downcast_ref::<String>().cloned().unwrap_or_default())
     })
 }
@@ -90,6 +119,9 @@ fn each_deliberate_mistake_is_noticed() {
         (Fault::IgnoreStaleness, "staleness"),
         (Fault::TrainTwice, "consumed on this lineage"),
         (Fault::ReplaceCommits, "was changed after its commit"),
+        (Fault::NeverAskAgain, "stuck after"),
+        (Fault::SkipFencing, "goes on after its successor"),
+        (Fault::JoinBlindly, "computed for other tokens"),
     ] {
         let how = noticed(fault).unwrap_or_else(|| panic!("{fault:?} was not noticed"));
         assert!(how.contains(word), "{fault:?} was noticed as: {how}");

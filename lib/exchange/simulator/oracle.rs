@@ -15,27 +15,19 @@ use crate::{Bytes, Format, Order, Physical};
 #[derive(Default)]
 pub(super) struct Oracle {
     manifests: Vec<(Vec<u8>, Manifest)>,
-    /// Steps whose folders are gone: a late zombie may commit there again, and nobody will ever look.
-    pruned: BTreeSet<usize>,
 }
 
 impl Oracle {
-    /// Remembers new manifests; one that is there never changes.
+    /// Remembers new manifests; one that is there never changes nor goes away.
     pub fn watch(&mut self, world: &World) {
         while let Some(bytes) = world.truth(&paths::manifest(self.manifests.len() as u64)) {
             let manifest: Manifest = serde_json::from_slice(&bytes).expect("a committed manifest is whole");
             self.manifests.push((bytes.to_vec(), manifest));
         }
         for (step, (bytes, _)) in self.manifests.iter().enumerate() {
-            match world.truth(&paths::manifest(step as u64)) {
-                None => {
-                    self.pruned.insert(step);
-                }
-                Some(now) if !self.pruned.contains(&step) => {
-                    assert!(*now == bytes[..], "manifest {step} was changed after its commit");
-                }
-                Some(_) => {}
-            }
+            let now = world.truth(&paths::manifest(step as u64));
+            let is_same = now.is_some_and(|now| *now == bytes[..]);
+            assert!(is_same, "manifest {step} was changed after its commit");
         }
     }
 
@@ -64,7 +56,13 @@ impl Oracle {
     }
 
     /// What is trained is what was committed, young enough, and lies where the manifest says.
-    pub fn check_trained(&self, plan: &Plan, manifest: &Manifest, segments: &BTreeMap<String, Bytes>) {
+    pub fn check_trained(
+        &self,
+        plan: &Plan,
+        manifest: &Manifest,
+        segments: &BTreeMap<String, Bytes>,
+        columns: &BTreeMap<String, Bytes>,
+    ) {
         let step = manifest.step;
         let committed = self.manifests.get(step as usize).map(|(_, manifest)| manifest);
         assert_eq!(committed, Some(manifest), "step {step} trains something that was not committed");
@@ -72,6 +70,14 @@ impl Oracle {
         for group in &manifest.groups {
             let digest = SimFormat.digest(&segments[&group.segment.path]).expect("verified");
             let rows = &digest.rows[group.first_row as usize..][..group.samples.len()];
+            for column in &group.columns {
+                let digest = SimFormat.column(&column.name, &columns[&column.path]).expect("verified");
+                assert_eq!(digest.segment, group.segment.path);
+                for (row, sample) in digest.rows[group.first_row as usize..].iter().zip(rows) {
+                    assert_eq!(row.id, sample.id);
+                    assert_eq!(row.tokens_hash, sample.tokens_hash, "{}: computed for other tokens", row.id);
+                }
+            }
             for (sample, row) in group.samples.iter().zip(rows) {
                 let key = (row.id.step, row.id.group, row.id.attempt, row.id.index);
                 assert_eq!(key, (group.step, group.group, group.attempt, sample.index));

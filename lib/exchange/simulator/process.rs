@@ -8,8 +8,8 @@ use slime_config::paths;
 use slime_record::{Publication, SampleId, VersionRun};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::files::{SimFiles, Stop, World};
-use super::format::{SimFormat, SimPolicy};
+use super::files::{SimFiles, Stop, VISIBILITY_MS, World};
+use super::format::SimFormat;
 use super::oracle::Oracle;
 use super::schedule::Plan;
 use crate::{
@@ -59,6 +59,7 @@ pub(super) enum Turn {
 pub(super) struct Process {
     pub role: Role,
     pub frozen_until: Option<u64>,
+    is_drained: bool,
     machine: Machine,
     store: SealedStore<SimFiles>,
     files: SimFiles,
@@ -77,7 +78,7 @@ impl Process {
         let machine = match role {
             Role::Builder => {
                 StepBuilder::start(&mut store, plan.builder.clone(), SimFormat, "").map(|mut m| {
-                    m.fault = plan.fault;
+                    m.owner.fault = plan.fault;
                     Machine::Builder(Box::new(m))
                 })
             }
@@ -85,15 +86,24 @@ impl Process {
                 m.fault = plan.fault;
                 Machine::Trainer(Box::new(m))
             }),
-            Role::Replica(index) => Replica::start(&mut store, plan.replica(index), SimFormat, "")
-                .map(|m| Machine::Replica(Box::new(m))),
-            Role::Reward(index) => RewardWorker::start(&mut store, plan.reward(index), SimFormat, "")
-                .map(|m| Machine::Reward(Box::new(m))),
+            Role::Replica(index) => {
+                Replica::start(&mut store, plan.replica(index), SimFormat, "").map(|mut m| {
+                    m.owner.fault = plan.fault;
+                    Machine::Replica(Box::new(m))
+                })
+            }
+            Role::Reward(index) => {
+                RewardWorker::start(&mut store, plan.reward(index), SimFormat, "").map(|mut m| {
+                    m.owner.fault = plan.fault;
+                    Machine::Reward(Box::new(m))
+                })
+            }
         };
         match machine {
             Ok(machine) => Ok(Some(Self {
                 role,
                 frozen_until: None,
+                is_drained: false,
                 machine,
                 store,
                 files,
@@ -108,12 +118,17 @@ impl Process {
 
     /// One turn: what is done is handed in, then the machine is polled.
     pub fn turn(&mut self, world: &Rc<RefCell<World>>, plan: &Plan, oracle: &mut Oracle) -> Result<Turn> {
-        if self.frozen_until.take().is_some() {
+        let is_thawed = self.frozen_until.take().is_some();
+        if is_thawed {
             self.files.thaw();
         } else {
             self.files.begin();
             if !self.hand_in(world)? {
                 return Ok(Turn::Gone);
+            }
+            self.files.begin();
+            if !self.is_drained && self.store.exists(paths::STOP).is_ok_and(|is_stopping| is_stopping) {
+                self.drain();
             }
             self.files.begin();
         }
@@ -127,11 +142,39 @@ impl Process {
             Some(Stop::Killed) => return Ok(Turn::Gone),
             None => {}
         }
+        if outcome.is_ok() && !is_thawed {
+            self.check_fenced(&world.borrow());
+        }
         match outcome {
             Ok(is_done) => Ok(if is_done { Turn::Finished } else { Turn::Alive }),
             Err(error) if error.is_transient() => Ok(Turn::Alive),
             Err(error) if is_survivable(&error) => Ok(Turn::Gone),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Asks the owner to end in good order.
+    pub fn drain(&mut self) {
+        self.is_drained = true;
+        match &mut self.machine {
+            Machine::Builder(builder) => builder.drain(),
+            Machine::Trainer(trainer) => trainer.drain(),
+            Machine::Replica(replica) => replica.drain(),
+            Machine::Reward(worker) => worker.drain(),
+        }
+    }
+
+    /// After a whole poll: nobody works on once its successor can be seen.
+    fn check_fenced(&self, world: &World) {
+        let (dir, mine) = match &self.machine {
+            Machine::Builder(builder) => (paths::owner(&builder.owner.name), builder.owner.incarnation),
+            Machine::Trainer(trainer) => (paths::EPOCHS.to_owned(), trainer.epoch()),
+            Machine::Replica(replica) => (paths::owner(&replica.owner.name), replica.owner.incarnation),
+            Machine::Reward(worker) => (paths::owner(&worker.owner.name), worker.owner.incarnation),
+        };
+        if let Some(since_ms) = world.superseded_ms(&dir, mine) {
+            let is_hidden = world.now_ms < since_ms + VISIBILITY_MS;
+            assert!(is_hidden, "{dir}: {mine} goes on after its successor started at {since_ms} ms");
         }
     }
 
@@ -158,15 +201,12 @@ impl Process {
                     None => Vec::new(),
                     Some(place) => {
                         let state = Oracle::state(&world.borrow(), place);
-                        let newer = trainer.epoch() + 1;
-                        // A zombie may find its checkpoint pruned by its successors; nobody else may.
-                        let is_zombie = world.borrow().truth(&paths::epoch(newer)).is_some();
-                        assert!(
-                            state.is_some() || is_zombie,
-                            "checkpoint {place} was chosen and is not there"
-                        );
-                        let owner = paths::TRAINER.to_owned();
-                        state.ok_or(Error::Fenced { owner, mine: newer - 1, newer })?
+                        // Only a successor may prune it: the next poll then ends as fenced, else as broken.
+                        let Some(state) = state else {
+                            trainer.on_load_failed();
+                            return Ok(());
+                        };
+                        state
                     }
                 };
                 trainer.on_loaded();
@@ -235,7 +275,7 @@ impl Process {
         };
         match &mut self.machine {
             Machine::Builder(builder) => {
-                let mut policy = SimPolicy { seed: plan.seed, has_filter: plan.builder.has_filter };
+                let mut policy = plan.policy();
                 for action in builder.poll(&mut self.store, &mut policy)? {
                     match action {
                         BuilderAction::Committed { .. } => {}
@@ -253,16 +293,19 @@ impl Process {
                         TrainerAction::SaveWeights { place } => {
                             add(&mut self.works, 20, Work::Save(place));
                         }
-                        TrainerAction::Train { manifest, segments, .. } => {
-                            oracle.check_trained(plan, &manifest, &segments);
+                        TrainerAction::Train { manifest, segments, columns } => {
+                            oracle.check_trained(plan, &manifest, &segments, &columns);
                             add(&mut self.works, 40, Work::Trained(manifest.step));
                         }
                         TrainerAction::SaveCheckpoint { place } => {
                             add(&mut self.works, 20, Work::Checkpoint(place));
                         }
                         TrainerAction::Done { is_complete } => {
-                            assert!(is_complete, "nobody asked for a drain");
-                            oracle.check_end(plan, &self.consumed);
+                            let is_asked = self.is_drained || world.borrow().truth(paths::STOP).is_some();
+                            assert!(is_complete || is_asked, "nobody asked for a drain");
+                            if is_complete {
+                                oracle.check_end(plan, &self.consumed);
+                            }
                             is_done = true;
                         }
                     }

@@ -9,7 +9,7 @@ use super::files::{Chances, VISIBILITY_MS, World};
 use super::format::SimPolicy;
 use super::oracle::Oracle;
 use super::process::{Process, Role, Turn};
-use crate::{BuilderConfig, Order, ReplicaConfig, RewardWorkerConfig, TrainerConfig};
+use crate::{BuilderConfig, Order, ReplicaConfig, Result, RewardWorkerConfig, TrainerConfig};
 
 /// Polls after which a schedule counts as stuck; undisturbed ones need about 1,000.
 const MAX_TURNS: u32 = 60_000;
@@ -18,6 +18,8 @@ const MAX_TURNS: u32 = 60_000;
 pub(super) struct Plan {
     pub seed: u64,
     pub fault: Fault,
+    /// The filter refuses every group.
+    pub refuses_all: bool,
     pub builder: BuilderConfig,
     pub trainer: TrainerConfig,
     num_workers: u32,
@@ -79,11 +81,12 @@ impl Plan {
         };
         let calm_ms = rng.random_range(300..3000);
         let (num_workers, continue_on_newer) = (rng.random_range(1..=2), rng.random_bool(0.5));
-        Self { seed, fault, builder, trainer, num_workers, continue_on_newer, chances, calm_ms }
+        let refuses_all = false;
+        Self { seed, fault, refuses_all, builder, trainer, num_workers, continue_on_newer, chances, calm_ms }
     }
 
     pub fn policy(&self) -> SimPolicy {
-        SimPolicy { seed: self.seed, has_filter: self.builder.has_filter }
+        SimPolicy { seed: self.seed, has_filter: self.builder.has_filter, refuses_all: self.refuses_all }
     }
 
     pub fn replica(&self, index: u32) -> ReplicaConfig {
@@ -114,37 +117,64 @@ pub(super) struct Tally {
     pub turns: u64,
     pub deaths: u64,
     pub zombies: u64,
+    /// Owners that drained alone and were started again.
+    pub drains: u64,
+    /// Runs that were stopped as a whole and started again.
+    pub stops: u64,
 }
 
-/// Runs the schedule of a seed; a broken property is a panic.
-pub(super) fn run(seed: u64, fault: Fault) -> Tally {
-    let plan = Plan::draw(seed, fault);
-    let world = World::new(seed ^ 0x5eed, plan.chances);
-    world.borrow_mut().replaces_commits = fault == Fault::ReplaceCommits;
+/// Runs the schedule of a seed, which nothing may stop.
+pub(super) fn run_seed(seed: u64, fault: Fault) -> Tally {
+    run(&Plan::draw(seed, fault)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs a schedule to its end, or to an error that no restart cures; a broken property is a panic.
+pub(super) fn run(plan: &Plan) -> Result<Tally> {
+    let world = World::new(plan.seed ^ 0x5eed, plan.chances);
+    world.borrow_mut().replaces_commits = plan.fault == Fault::ReplaceCommits;
     let mut oracle = Oracle::default();
     let mut tally = Tally::default();
     let mut next_process = 0;
     let mut processes: Vec<Process> = Vec::new();
-    let mut starts: Vec<(u64, Role)> = plan.roles().into_iter().map(|role| (0, role)).collect();
+    let all = |at| plan.roles().into_iter().map(move |role| (at, role)).collect::<Vec<_>>();
+    let mut starts: Vec<(u64, Role)> = all(0);
+    let mut is_stopping = false;
     for _ in 0..MAX_TURNS {
         tally.turns += 1;
-        let (now_ms, pick, is_double) = {
+        let (now_ms, pick, is_double, is_drain, is_stop) = {
             let mut world = world.borrow_mut();
             let rng = &mut world.rng;
             let (passed, pick) = (rng.random_range(1..=3), rng.random::<u32>() as usize);
-            let is_double = rng.random_ratio(1, 600);
+            let (is_double, is_drain) = (rng.random_ratio(1, 600), rng.random_ratio(1, 600));
+            let is_stop = rng.random_ratio(1, 4000);
             world.now_ms += passed;
             if world.now_ms >= plan.calm_ms {
                 world.chances = Chances { delay_ms: plan.chances.delay_ms, ..Chances::default() };
             }
-            (world.now_ms, pick, is_double && world.now_ms < plan.calm_ms)
+            let is_wild = world.now_ms < plan.calm_ms;
+            (world.now_ms, pick, is_double && is_wild, is_drain && is_wild, is_stop && is_wild)
         };
+        if is_stop && !is_stopping {
+            is_stopping = true;
+            tally.stops += 1;
+            world.borrow_mut().write_foreign(paths::STOP);
+        }
+        if is_stopping {
+            // What ended is not started again before the run is.
+            starts.clear();
+            if processes.is_empty() {
+                is_stopping = false;
+                world.borrow_mut().remove_foreign(paths::STOP);
+                if world.borrow().truth(paths::DONE).is_none() {
+                    starts = all(now_ms + 1);
+                }
+            }
+        }
         let (due, later): (Vec<_>, Vec<_>) = starts.into_iter().partition(|(at, _)| *at <= now_ms);
         starts = later;
         for (_, role) in due {
             next_process += 1;
-            match Process::start(&world, next_process, role, &plan).unwrap_or_else(|error| panic!("{error}"))
-            {
+            match Process::start(&world, next_process, role, plan)? {
                 Some(process) => processes.push(process),
                 None => starts.push((now_ms + 20, role)),
             }
@@ -161,7 +191,10 @@ pub(super) fn run(seed: u64, fault: Fault) -> Tally {
             continue;
         }
         let role = process.role;
-        let turn = process.turn(&world, &plan, &mut oracle).unwrap_or_else(|error| panic!("{error}"));
+        if is_drain {
+            process.drain();
+        }
+        let turn = process.turn(&world, plan, &mut oracle)?;
         oracle.watch(&world.borrow());
         let mut replace = |latest: u64| {
             let at = now_ms + world.borrow_mut().rng.random_range(1..=latest);
@@ -190,6 +223,12 @@ pub(super) fn run(seed: u64, fault: Fault) -> Tally {
             }
             Turn::Finished => {
                 processes.swap_remove(index);
+                if world.borrow().truth(paths::DONE).is_none() {
+                    tally.drains += 1;
+                    if !processes.iter().any(|process| process.role == role) {
+                        replace(100);
+                    }
+                }
             }
         }
     }
@@ -202,5 +241,5 @@ pub(super) fn run(seed: u64, fault: Fault) -> Tally {
         oracle.num_committed(),
         plan.builder.num_steps
     );
-    tally
+    Ok(tally)
 }

@@ -29,7 +29,7 @@ impl<F: Format> StepBuilder<F> {
 
     fn min_version(&self) -> u64 {
         #[cfg(test)]
-        if self.fault == crate::simulator::Fault::IgnoreStaleness {
+        if self.owner.fault == crate::simulator::Fault::IgnoreStaleness {
             return 0;
         }
         self.step.saturating_sub(self.config.max_staleness)

@@ -77,6 +77,10 @@ impl<F: Format> StepBuilder<F> {
 
     /// The group goes out again as the next attempt.
     pub(super) fn ask_again(&mut self, id: GroupId) {
+        #[cfg(test)]
+        if self.owner.fault == crate::simulator::Fault::NeverAskAgain {
+            return;
+        }
         self.cancel(id);
         if let Some(group) = self.groups.get_mut(&id) {
             group.attempt += 1;

@@ -6,6 +6,7 @@ use slime_record::{Draw, Manifest};
 
 use super::{BuilderAction, DrawnPrompt, Group, GroupId, Order, State, StepBuilder, StepPolicy};
 use crate::segment::from_json;
+use crate::steps::open_steps;
 use crate::{Assignment, Error, Format, Op, Physical, Result, Store};
 use slime_config::paths;
 
@@ -120,8 +121,7 @@ impl<F: Format> StepBuilder<F> {
     /// What earlier builders asked since the last manifest: same identity, prompt and replica.
     fn adopt_assignments(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<()> {
         let mut files = Vec::new();
-        for name in store.list(paths::ROLLOUT)? {
-            let Some(step) = paths::parse_number(&name) else { continue };
+        for step in open_steps(store)? {
             for replica in 0..self.config.num_replicas {
                 let dir = paths::assignments(step, replica);
                 for name in store.list(&dir)? {

@@ -164,7 +164,7 @@ struct Group {
 pub struct StepBuilder<F: Format> {
     config: BuilderConfig,
     format: F,
-    owner: Owner,
+    pub(crate) owner: Owner,
     beat: Heartbeat,
     next_beat_ms: u64,
     lineage: Lineage,
@@ -188,8 +188,6 @@ pub struct StepBuilder<F: Format> {
     actions: Vec<BuilderAction>,
     is_draining: bool,
     is_adopted: bool,
-    #[cfg(test)]
-    pub(crate) fault: crate::simulator::Fault,
 }
 
 impl<F: Format> StepBuilder<F> {
@@ -221,8 +219,6 @@ impl<F: Format> StepBuilder<F> {
             actions: Vec::new(),
             is_draining: false,
             is_adopted: false,
-            #[cfg(test)]
-            fault: crate::simulator::Fault::None,
         })
     }
 

@@ -7,7 +7,7 @@
 //!     if drain::requested() { trainer.drain() }
 //!     for action in trainer.poll(&mut store)? {
 //!         match action {
-//!             Load { checkpoint } => { load it, or the import; trainer.on_loaded() }
+//!             Load { checkpoint } => { load it, or the import; trainer.on_loaded() or on_load_failed() }
 //!             SaveWeights { place } => { write paths::weights(place); trainer.on_saved(publication) }
 //!             Train { manifest, segments, columns } => { one training step; trainer.on_trained() }
 //!             SaveCheckpoint { place } => { write paths::checkpoint(place); trainer.on_checkpointed(mark) }
@@ -43,7 +43,7 @@ pub struct TrainerConfig {
     pub checkpoint_interval: u64,
     /// Complete checkpoints that are kept.
     pub keep_checkpoints: usize,
-    /// Longest time a name may stay invisible to another reader; pruning waits for it.
+    /// Twice the longest time a name may stay invisible to another reader; pruning waits for it.
     pub visibility_ms: u64,
     /// As the step builder's: the run is done after the last evaluation.
     pub eval_interval: u64,
@@ -56,7 +56,8 @@ pub struct TrainerConfig {
 /// What the driver shall do.
 #[derive(Debug, Clone)]
 pub enum TrainerAction {
-    /// Load a checkpoint, or the import when there is none; then [`Trainer::on_loaded`].
+    /// Load a checkpoint, or the import when there is none; then [`Trainer::on_loaded`] or, when it is not there any
+    /// more, [`Trainer::on_load_failed`].
     Load {
         /// The checkpoint.
         checkpoint: Option<Physical>,
@@ -91,6 +92,7 @@ pub enum TrainerAction {
 enum Phase {
     Starting,
     Loading,
+    LoadFailed,
     MustSave,
     Saving,
     MustPublish(Box<Publication>),
@@ -116,6 +118,8 @@ pub struct Trainer {
     last_checkpoint: u64,
     completed: Vec<(Physical, u64)>,
     oldest_steps: BTreeMap<u64, u64>,
+    /// Steps below are pruned, as far as this incarnation knows.
+    first_step: u64,
     wants_save: bool,
     is_draining: bool,
     #[cfg(test)]
@@ -158,6 +162,7 @@ impl Trainer {
                 last_checkpoint: epoch.checkpoint,
                 completed: Vec::new(),
                 oldest_steps: BTreeMap::new(),
+                first_step: 0,
                 wants_save: false,
                 is_draining: false,
                 config,
@@ -184,6 +189,11 @@ impl Trainer {
         if self.fault == crate::simulator::Fault::TrainTwice {
             self.version = self.version.saturating_sub(1);
         }
+    }
+
+    /// The checkpoint is gone: a successor pruned it, and the next poll says so.
+    pub fn on_load_failed(&mut self) {
+        self.phase = Phase::LoadFailed;
     }
 
     /// The weights are written or on offer.
@@ -223,9 +233,12 @@ impl Trainer {
 
     /// One round: at most one piece of work for the driver.
     pub fn poll(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
-        self.lineage.refresh(store)?;
-        if let Some(newer) = self.lineage.living().filter(|living| *living > self.epoch) {
-            return Err(Error::Fenced { owner: paths::TRAINER.into(), mine: self.epoch, newer });
+        self.check_fence(store)?;
+        if self.phase == Phase::LoadFailed {
+            let parent = self.lineage.epoch(self.epoch).and_then(|record| record.parent);
+            let place = Physical { version: self.version, epoch: parent.unwrap_or(0) };
+            let problem = "it was chosen at the start and is not there any more".to_owned();
+            return Err(Error::Broken { path: paths::checkpoint(place), problem });
         }
         if store.now_ms() >= self.next_beat_ms {
             self.beat.version = Some(self.version);
@@ -245,6 +258,19 @@ impl Trainer {
             self.phase = Phase::Waiting;
         }
         self.next_action(store)
+    }
+
+    /// Reads what is new of the lineage; errs with [`Error::Fenced`] when a newer epoch can be seen.
+    fn check_fence(&mut self, store: &mut dyn Store) -> Result<()> {
+        self.lineage.refresh(store)?;
+        #[cfg(test)]
+        if self.fault == crate::simulator::Fault::SkipFencing {
+            return Ok(());
+        }
+        match self.lineage.living().filter(|living| *living > self.epoch) {
+            Some(newer) => Err(Error::Fenced { owner: paths::TRAINER.into(), mine: self.epoch, newer }),
+            None => Ok(()),
+        }
     }
 
     fn is_checkpoint_due(&self) -> bool {
@@ -291,15 +317,15 @@ impl Trainer {
             )?;
             let is_seen = self.lineage.published().any(|place| place == self.place());
             if due.is_some() || !is_seen {
-                return Ok(Vec::new());
+                return self.drain_due(store);
             }
             store.commit(paths::DONE, b"{}")?;
             self.phase = Phase::Done;
             return Ok(vec![TrainerAction::Done { is_complete: true }]);
         }
-        if self.is_draining || store.exists(paths::STOP)? {
-            self.phase = Phase::Done;
-            return Ok(vec![TrainerAction::Done { is_complete: false }]);
+        let drained = self.drain_due(store)?;
+        if !drained.is_empty() {
+            return Ok(drained);
         }
         let path = paths::manifest(self.version);
         let Some(bytes) = store.read(&path)? else { return Ok(Vec::new()) };
@@ -319,5 +345,13 @@ impl Trainer {
         self.oldest_steps.insert(manifest.step, manifest.oldest_step());
         self.phase = Phase::Training;
         Ok(vec![TrainerAction::Train { manifest: Box::new(manifest), segments, columns }])
+    }
+    /// The end of a trainer that shall drain.
+    fn drain_due(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
+        if !self.is_draining && !store.exists(paths::STOP)? {
+            return Ok(Vec::new());
+        }
+        self.phase = Phase::Done;
+        Ok(vec![TrainerAction::Done { is_complete: false }])
     }
 }

@@ -5,10 +5,14 @@ use crate::{Heartbeat, Physical, Result, Store};
 use slime_config::paths;
 
 impl Trainer {
-    /// Removes checkpoints beyond those kept, and versions and steps older than all of them need.
+    /// Removes checkpoints beyond those kept, and versions and steps older than all of them need. Of a step its
+    /// manifest stays, so a late builder's commit loses there as everywhere.
     ///
-    /// A checkpoint counts only after its completion has been visible to every possible successor for the longest
-    /// time a name may hide: a successor that chose an older one has then been seen here, and this trainer ended.
+    /// A checkpoint counts only once its completion has been seen here for `visibility_ms`, twice the longest time a
+    /// name may hide. A successor that chose an older one looked again after it had made its epoch, and still did not
+    /// see the completion: so its epoch is older than the first half of that time, and visible here by the end of the
+    /// second. The clock is read before the epochs, so this holds for a trainer that stood still in between, too: it
+    /// sees the successor's epoch and ends before it removes anything.
     pub(super) fn prune(&mut self, store: &mut dyn Store) -> Result<()> {
         let now_ms = store.now_ms();
         let complete = self.lineage.checkpoints(store)?;
@@ -26,6 +30,7 @@ impl Trainer {
         if num_dropped == 0 {
             return Ok(());
         }
+        self.check_fence(store)?;
         let oldest = settled[num_dropped].version;
         let Some(oldest_step) = self.oldest_step_from(store, oldest)? else { return Ok(()) };
         for place in &settled[..num_dropped] {
@@ -34,7 +39,12 @@ impl Trainer {
             store.remove(&paths::checkpoint(*place))?;
         }
         self.prune_versions(store, oldest)?;
-        prune_steps(store, oldest_step)
+        if oldest_step > self.first_step {
+            prune_steps(store, self.first_step, oldest_step)?;
+            store.hint(paths::FIRST_STEP, oldest_step.to_string().as_bytes())?;
+            self.first_step = oldest_step;
+        }
+        Ok(())
     }
 
     /// The oldest step that a manifest at or after `step` names; none while one cannot be read.
@@ -77,15 +87,23 @@ impl Trainer {
     }
 }
 
-fn prune_steps(store: &mut dyn Store, oldest: u64) -> Result<()> {
-    for name in store.list(paths::ROLLOUT)? {
-        if let Some(step) = paths::parse_number(&name).filter(|step| *step < oldest) {
-            store.remove(&paths::step(step))?;
+/// Empties the folders of steps `first..end` down to their manifests.
+fn prune_steps(store: &mut dyn Store, first: u64, end: u64) -> Result<()> {
+    for step in store.list(paths::ROLLOUT)? {
+        let Some(step) = paths::parse_number(&step).filter(|step| (first..end).contains(step)) else {
+            continue;
+        };
+        let (dir, manifest) = (paths::step(step), paths::manifest(step));
+        for name in store.list(&dir)? {
+            let path = format!("{dir}/{name}");
+            if path != manifest {
+                store.remove(&path)?;
+            }
         }
     }
     for column in store.list(paths::COLUMNS)? {
         for step in store.list(&format!("{}/{column}", paths::COLUMNS))? {
-            if let Some(step) = paths::parse_number(&step).filter(|step| *step < oldest) {
+            if let Some(step) = paths::parse_number(&step).filter(|step| *step < end) {
                 store.remove(&paths::column(&column, step))?;
             }
         }
