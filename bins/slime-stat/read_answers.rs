@@ -5,6 +5,7 @@ use std::path::Path;
 
 use slime_cli::Failure;
 use slime_config::RunDir;
+use slime_config::paths::{self, Physical};
 use slime_record::{Column, ColumnValues, PromptContent, Sample, decode_segment};
 
 /// One question and the answers of both versions.
@@ -36,9 +37,10 @@ pub struct Answers {
 pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
     let folder = Path::new(run).join("eval");
     let entries = fs::read_dir(&folder).map_err(|error| Failure::open(folder.display(), &error))?;
-    let mut places: Vec<(u64, u64)> = entries
-        .filter_map(|entry| slime_config::paths::parse_version(entry.ok()?.file_name().to_str()?))
-        .filter(|&(version, epoch)| file(run, version, epoch, set, "reward").exists())
+    let run_dir = RunDir::new(run);
+    let mut places: Vec<Physical> = entries
+        .filter_map(|entry| paths::parse_physical(entry.ok()?.file_name().to_str()?))
+        .filter(|&place| run_dir.join(paths::evaluation_column(place, set, "reward")).exists())
         .collect();
     places.sort_unstable();
     let (Some(&first), Some(&last)) = (places.first(), places.last()) else {
@@ -46,7 +48,7 @@ pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
         return Err(Failure::new(slime_cli::exit::NO_INPUT, message)
             .with_hint("the sets are [eval.<set>] of run.toml"));
     };
-    let (before, after) = (samples(run, first, set)?, samples(run, last, set)?);
+    let (before, after) = (samples(&run_dir, first, set)?, samples(&run_dir, last, set)?);
     let mut answers = Vec::new();
     for (sample, reward) in before.iter().filter(|(sample, _)| sample.index == 0) {
         let same = |other: &&(Sample, f32)| other.0.index == 0 && other.0.prompt_id == sample.prompt_id;
@@ -57,24 +59,20 @@ pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
             responses: [(sample.response.clone(), *reward), (newest.response.clone(), *newest_reward)],
         });
     }
-    Ok(Answers { set: set.to_owned(), versions: [first.0, last.0], answers })
+    Ok(Answers { set: set.to_owned(), versions: [first.version, last.version], answers })
 }
 
-fn file(run: &str, version: u64, epoch: u64, set: &str, name: &str) -> std::path::PathBuf {
-    RunDir::new(run).evaluation_set(version, epoch, set).join(format!("{name}.arrow"))
-}
-
-fn samples(run: &str, (version, epoch): (u64, u64), set: &str) -> Result<Vec<(Sample, f32)>, Failure> {
-    let read = |name: &str| {
-        let path = file(run, version, epoch, set, name);
+fn samples(run_dir: &RunDir, place: Physical, set: &str) -> Result<Vec<(Sample, f32)>, Failure> {
+    let read = |name: String| {
+        let path = run_dir.join(name);
         let bytes = fs::read(&path).map_err(|error| Failure::open(path.display(), &error))?;
         Ok::<_, Failure>((path.display().to_string(), bytes))
     };
     let broken = |path: &str, error: &slime_record::Error| Failure::data(format!("{path}: {error}"));
-    let (path, bytes) = read("samples")?;
+    let (path, bytes) = read(paths::evaluation_samples(place, set))?;
     let samples = decode_segment(bytes).and_then(|segment| segment.samples());
     let samples = samples.map_err(|error| broken(&path, &error))?;
-    let (path, bytes) = read("reward")?;
+    let (path, bytes) = read(paths::evaluation_column(place, set, "reward"))?;
     let (column, _) = Column::decode(bytes).map_err(|error| broken(&path, &error))?;
     let rows = column.rows_of(&samples).map_err(|error| broken(&path, &error))?;
     let ColumnValues::F32(rewards) = column.values else {

@@ -9,6 +9,8 @@ mod error;
 mod ffi;
 mod floats;
 mod multi_tensor;
+#[cfg(target_os = "linux")]
+mod wait_policy;
 
 pub use backward::{backward_with, no_grad};
 pub use custom_function::{CustomFunction, Forward, custom_function};
