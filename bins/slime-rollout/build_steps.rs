@@ -2,7 +2,7 @@
 
 use slime_cli::Failure;
 use slime_config::{DynamicFilter, Placement, RunConfig, RunDir};
-use slime_environment::PromptSource;
+use slime_environment::{PromptSource, train_source};
 use slime_exchange::{
     ArrowFormat, BuilderAction, BuilderConfig, DrawnPrompt, Error, FinishedGroup, Order, RewardAction,
     RewardWorker, RewardWorkerConfig, StepBuilder, StepPolicy, Store, Verdict,
@@ -38,7 +38,7 @@ pub struct Builder {
 impl Builder {
     /// Claims the builder's next incarnation.
     pub fn start(store: &mut dyn Store, config: &RunConfig, run_dir: &RunDir) -> Result<Self, Failure> {
-        let source = read_prompts::train_source(config)?;
+        let source = train_source(config).map_err(failure!())?;
         let builder_config = builder_config(config, source.len())?;
         let format = ArrowFormat { provenance: write_samples::provenance(config) };
         let rewarder = match config.reward.placement {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use slime_cli::Failure;
 use slime_config::{Eval, RunConfig, RunDir, paths};
-use slime_environment::{JsonlPrompts, Prompt, PromptSource, environment};
+use slime_environment::{Prompt, eval_source};
 use slime_exchange::{Physical, Store};
 use slime_record::{Column, ColumnValues, Sample, encode_segment};
 use slime_tokenizer::Tokenizer;
@@ -16,7 +16,7 @@ use crate::failure;
 use crate::generate::{GroupId, Sampler};
 use crate::replicate::weights_of;
 use crate::write_metrics::Metrics;
-use crate::{read_prompts, write_samples};
+use crate::write_samples;
 
 /// Keeps the random numbers of evaluations apart from those of training.
 const EVAL_SEED: u64 = 0x6576_616C;
@@ -126,7 +126,7 @@ impl Evaluator {
         config.rollout.n_samples_per_prompt = Some(set.n_samples_per_prompt);
         config.rollout.max_response_len = set.max_response_len.unwrap_or(config.rollout.max_response_len);
         config.model.path = dir.display().to_string();
-        let source = source(&config, set)?;
+        let source = eval_source(&config, set).map_err(failure!())?;
         let len = source.len().map_or(set.num_prompts, |len| len.min(set.num_prompts));
         let prompts = (0..len).map(|i| source.prompt(i).map(|prompt| (i as u32, prompt)));
         let prompts = prompts.collect::<Result<_, _>>().map_err(failure!())?;
@@ -158,22 +158,4 @@ impl Evaluator {
             "response_len_mean": mean(samples.iter().map(|s| s.response_len() as f64).sum()),
         }))
     }
-}
-
-/// The prompts of a set, always in the same order; what it does not name is that of `[data]`.
-fn source(config: &RunConfig, set: &Eval) -> Result<Box<dyn PromptSource>, Failure> {
-    let data = &config.data;
-    if let Some(spec) = &set.prompts {
-        return Ok(Box::new(JsonlPrompts::open(spec, read_prompts::keys(data), None).map_err(failure!())?));
-    }
-    if let Some(name) = set.environment.as_ref().or(data.environment.as_ref()) {
-        let split = match set.split {
-            slime_config::Split::Train => slime_environment::Split::Train,
-            slime_config::Split::HeldOut => slime_environment::Split::HeldOut,
-        };
-        let difficulty = set.difficulty.unwrap_or(data.difficulty);
-        return environment(name, difficulty, split, config.run.seed).map_err(failure!());
-    }
-    let spec = data.prompts.clone().unwrap_or_default();
-    Ok(Box::new(JsonlPrompts::open(&spec, read_prompts::keys(data), None).map_err(failure!())?))
 }

@@ -6,7 +6,7 @@ use std::io::stdin;
 use serde_json::{Value, json};
 use slime_cli::Failure;
 use slime_config::{Data, RunConfig};
-use slime_environment::{JsonlPrompts, Keys, Prompt, PromptSource, Split, environment};
+use slime_environment::{JsonlPrompts, Prompt, PromptSource, keys, train_source};
 use slime_record::PromptContent;
 use slime_tokenizer::Tokenizer;
 
@@ -25,7 +25,7 @@ pub fn read_prompts(
         Some(spec) => {
             (Box::new(JsonlPrompts::open(spec, keys(&config.data), None).map_err(failure!())?), None)
         }
-        None => (train_source(config)?, None),
+        None => (train_source(config).map_err(failure!())?, None),
     };
     let Some(len) = num_prompts.or(source.len()) else {
         return Err(Failure::usage("the prompts have no end").with_hint("--num-prompts 8"));
@@ -35,30 +35,6 @@ pub fn read_prompts(
         let prompt = source.prompt(cursor).map_err(failure!());
         prompt.map_err(|failure| named(failure, path.as_deref().unwrap_or("stdin")))
     }))
-}
-
-/// The endless, shuffled prompts a run trains on.
-pub fn train_source(config: &RunConfig) -> Result<Box<dyn PromptSource>, Failure> {
-    let (data, seed) = (&config.data, config.run.seed);
-    match (&data.environment, &data.prompts) {
-        (Some(name), _) => environment(name, data.difficulty, Split::Train, seed).map_err(failure!()),
-        (None, Some(spec)) => {
-            let shuffle = data.shuffle.then_some(seed);
-            Ok(Box::new(JsonlPrompts::open(spec, keys(data), shuffle).map_err(failure!())?))
-        }
-        (None, None) => Err(Failure::new(slime_cli::exit::CONFIG, "data.prompts is missing")
-            .with_hint("set data.prompts, or data.environment")),
-    }
-}
-
-/// The keys of `[data]`.
-pub fn keys(data: &Data) -> Keys {
-    Keys {
-        input: data.input_key.clone(),
-        label: data.label_key.clone(),
-        metadata: data.metadata_key.clone(),
-        tools: data.tool_key.clone(),
-    }
 }
 
 /// Stdin as a file of that name, since rows are read when they are drawn. The open file outlives its name.

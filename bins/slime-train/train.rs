@@ -21,7 +21,7 @@ use crate::write_weights::write_weights;
 
 /// The whole tool, on every rank.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let config = args.config()?;
+    let mut config = args.config()?;
     if args.dry_run {
         // Text that was asked for: `run` prints it on stdout.
         return Err(Failure { code: 0, message: config.to_toml().map_err(failure!())?, hint: None });
@@ -37,6 +37,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(
             Failure::usage("nothing would be written").with_hint("--output DIR, --dump DIR or --follow RUN")
         );
+    }
+    if args.follow.is_some() {
+        config.run.num_steps = Some(slime_environment::num_steps(&config).map_err(failure!())?);
     }
     let placement = Placement::detect().map_err(failure!())?;
     tch::set_num_threads(slime_cli::threads_per_rank(placement.local_size.unwrap_or(1)) as i32);

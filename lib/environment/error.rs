@@ -52,6 +52,12 @@ pub enum Error {
         /// What was given.
         spec: String,
     },
+    /// A configuration without prompts.
+    #[error("data.prompts is missing\nhint: set data.prompts, or data.environment")]
+    NoSource,
+    /// A configuration that does not say how long the run is, or contradicts itself.
+    #[error(transparent)]
+    Config(#[from] slime_config::Error),
     /// An environment nobody knows.
     #[error("environment \"{name}\" is not known\nhint: known environments: {known}")]
     Environment {
@@ -73,7 +79,8 @@ impl Error {
                 std::io::ErrorKind::PermissionDenied => 77,
                 _ => 74,
             },
-            Self::Slice { .. } | Self::Environment { .. } => 78,
+            Self::Slice { .. } | Self::Environment { .. } | Self::NoSource => 78,
+            Self::Config(error) => error.exit_code(),
             Self::Row { .. } | Self::Key { .. } | Self::Empty { .. } => 65,
         }
     }

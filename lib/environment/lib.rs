@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arithmetic;
+mod configured;
 mod error;
 mod jsonl;
 mod permutation;
@@ -9,6 +10,7 @@ mod slice;
 mod source;
 
 pub use arithmetic::{Arithmetic, Split};
+pub use configured::{eval_source, keys, num_steps, train_source};
 pub use error::{Error, Result};
 pub use jsonl::{JsonlPrompts, Keys};
 pub use permutation::permute;
