@@ -36,6 +36,9 @@ pub struct Args {
     /// Reward workers that share the run's segments
     #[arg(long, value_name = "N", default_value_t = 1, requires = "follow")]
     pub num_workers: u32,
+    /// Start although the same worker of the run seems to be alive; the other one ends
+    #[arg(long, requires = "follow")]
+    pub takeover: bool,
     /// A run's configuration; its [reward] types are used when --type is not given
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

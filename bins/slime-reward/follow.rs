@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use slime_cli::{Failure, drain, exit};
 use slime_config::{Placement, RunDir, paths};
-use slime_exchange::{ArrowFormat, FsStore, RewardAction, RewardWorker, RewardWorkerConfig, Store};
+use slime_exchange::{
+    ArrowFormat, FsStore, RewardAction, RewardWorker, RewardWorkerConfig, Store, refuse_second,
+};
 
 use crate::args::Args;
 use crate::write_rewards::provenance;
 
 /// Pause between polls when there is nothing to score.
 const IDLE: Duration = Duration::from_millis(50);
+/// Time between heartbeats.
+const BEAT_MS: u64 = 1000;
 /// The column that filters and trainer read.
 const COLUMN: &str = "reward";
 /// Segments held at once.
@@ -35,15 +39,19 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
     }
     let mut rewards = args.reward_set(&config)?;
     let mut store = FsStore::open(run).map_err(failure)?;
+    if !args.takeover {
+        let owner = paths::worker(COLUMN, args.worker);
+        refuse_second(&mut store, &owner, Duration::from_millis(BEAT_MS)).map_err(failure)?;
+    }
     let worker_config = RewardWorkerConfig {
         column: COLUMN.to_owned(),
         index: args.worker,
         num_workers: args.num_workers,
         max_in_flight: MAX_IN_FLIGHT,
+        beat_ms: BEAT_MS,
     };
-    let note = format!("pid {}", std::process::id());
     let format = ArrowFormat { provenance: provenance(config.run.seed) };
-    let mut worker = RewardWorker::start(&mut store, worker_config, format, &note).map_err(failure)?;
+    let mut worker = RewardWorker::start(&mut store, worker_config, format).map_err(failure)?;
     let mut is_drained = false;
     loop {
         if !is_drained && (drain::requested() || store.exists(paths::STOP).map_err(failure)?) {

@@ -13,7 +13,6 @@ use slime_verifier::RewardSet;
 use crate::evaluate::Evaluator;
 use crate::failure;
 use crate::follow::patient;
-use crate::ownership::note;
 use crate::read_prompts;
 use crate::replicate::{BEAT_MS, groups_in_flight};
 use crate::write_metrics::Metrics;
@@ -49,14 +48,15 @@ impl Builder {
                     index: 0,
                     num_workers: 1,
                     max_in_flight: 8,
+                    beat_ms: BEAT_MS,
                 };
-                let worker = RewardWorker::start(store, worker_config, format.clone(), &note());
+                let worker = RewardWorker::start(store, worker_config, format.clone());
                 let rewards = RewardSet::parse(&config.reward.types).map_err(failure!())?;
                 Some((worker.map_err(failure!())?, rewards))
             }
         };
         let evaluator = Evaluator::new(config, run_dir, builder_config.num_steps)?;
-        let machine = StepBuilder::start(store, builder_config, format, &note()).map_err(failure!())?;
+        let machine = StepBuilder::start(store, builder_config, format).map_err(failure!())?;
         let policy = Policy { source, filter: config.rollout.dynamic_filter };
         Ok(Self { machine, policy, rewarder, evaluator, metrics: Metrics::new(run_dir) })
     }

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use slime_cli::{Failure, drain};
 use slime_config::{RunDir, paths};
-use slime_exchange::{Error, FsStore, Store};
+use slime_exchange::{Error, FsStore, Store, refuse_second};
 
 use crate::args::Once;
 use crate::build_steps::Builder;
 use crate::failure;
-use crate::ownership;
-use crate::replicate::Replicator;
+use crate::replicate::{BEAT_MS, Replicator};
 
 /// Pause between polls when there is nothing to compute.
 const IDLE: Duration = Duration::from_millis(20);
@@ -24,10 +23,10 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
     let mut store = FsStore::open(run).map_err(failure!())?;
     let resident = &args.resident;
     if !resident.takeover {
-        let replica = format!("replica.{}", resident.replica.unwrap_or(0));
-        let owners = [(resident.replica.is_none(), "builder.0"), (!resident.builder, replica.as_str())];
+        let replica = paths::replica(resident.replica.unwrap_or(0));
+        let owners = [(resident.replica.is_none(), paths::BUILDER), (!resident.builder, replica.as_str())];
         for (_, owner) in owners.into_iter().filter(|(is_mine, _)| *is_mine) {
-            ownership::refuse_second(&mut store, owner)?;
+            refuse_second(&mut store, owner, Duration::from_millis(BEAT_MS)).map_err(failure!())?;
         }
     }
     let mut builder = match resident.replica {

@@ -6,7 +6,6 @@ mod evaluate;
 mod follow;
 mod generate;
 mod memory;
-mod ownership;
 mod read_prompts;
 mod read_tokens;
 mod replicate;

@@ -13,7 +13,6 @@ use slime_transport::DiskReader;
 use crate::failure;
 use crate::follow::patient;
 use crate::generate::{GroupId, Sampler};
-use crate::ownership::note;
 use crate::{read_prompts, write_samples};
 
 /// Size at which a segment is sealed.
@@ -66,7 +65,7 @@ impl Replicator {
             beat_ms: BEAT_MS,
         };
         let format = ArrowFormat { provenance: write_samples::provenance(&config) };
-        let machine = Replica::start(store, replica_config, format, &note()).map_err(failure!())?;
+        let machine = Replica::start(store, replica_config, format).map_err(failure!())?;
         Ok(Self { machine, sampler: None, config, run_dir: run_dir.clone(), tokenizer })
     }
 

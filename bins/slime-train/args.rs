@@ -47,6 +47,9 @@ pub struct Args {
     /// configuration is RUN/run.toml
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "weights", "output", "dump"])]
     pub follow: Option<PathBuf>,
+    /// Start although a trainer of the run seems to be alive; the other one ends
+    #[arg(long, requires = "follow")]
+    pub takeover: bool,
     /// Prints the resolved configuration and does nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use slime_cli::{Failure, drain};
 use slime_comm::Communicator;
 use slime_config::{RunConfig, paths};
-use slime_exchange::{FsStore, Physical, Store, TrainerAction, TrainerConfig};
+use slime_exchange::{FsStore, Physical, Store, TrainerAction, TrainerConfig, refuse_second};
 use slime_record::Sample;
 use slime_trainer::{Scored, StepMetrics, Trainer};
 
@@ -62,11 +62,12 @@ fn machine_config(config: &RunConfig) -> Result<TrainerConfig, Failure> {
 pub fn follow(
     run: &Path,
     config: &RunConfig,
+    takeover: bool,
     trainer: &mut Trainer,
     comm: &Arc<dyn Communicator>,
 ) -> Result<(), Failure> {
     if comm.rank() == 0 {
-        return lead(run, config, trainer, &**comm);
+        return lead(run, config, takeover, trainer, &**comm);
     }
     loop {
         comm.barrier().map_err(failure!())?;
@@ -83,10 +84,14 @@ pub fn follow(
 fn lead(
     run: &Path,
     config: &RunConfig,
+    takeover: bool,
     trainer: &mut Trainer,
     comm: &dyn Communicator,
 ) -> Result<(), Failure> {
     let mut store = FsStore::open(run).map_err(failure!())?;
+    if !takeover {
+        refuse_second(&mut store, paths::TRAINER, Duration::from_millis(BEAT_MS)).map_err(failure!())?;
+    }
     let mut machine =
         slime_exchange::Trainer::start(&mut store, machine_config(config)?).map_err(failure!())?;
     let num_steps = config.num_steps(None).map_err(failure!())?;

@@ -67,7 +67,7 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
     }
     let mut trainer = load(config, comm)?;
     if let Some(run) = &args.follow {
-        return follow(run, config, &mut trainer, comm);
+        return follow(run, config, args.takeover, &mut trainer, comm);
     }
     let scored = read_samples(&args.samples, &**comm)?;
     let started = Instant::now();

@@ -51,6 +51,14 @@ pub enum Error {
         /// The newer one.
         newer: u64,
     },
+    /// The same owner lives in another process.
+    #[error("{owner} of this run is alive: {holder}\nhint: wait for its end, or --takeover")]
+    Alive {
+        /// The owner.
+        owner: String,
+        /// What is known of the process.
+        holder: String,
+    },
     /// Filters refused so many groups that the step cannot be built.
     #[error(
         "step {step}: {refused} groups refused ({histogram}), max_groups {max_groups}\nhint: make the prompts easier or harder, or raise max_groups"
@@ -94,6 +102,7 @@ impl Error {
             Self::Broken { .. } | Self::TooManyRefused { .. } | Self::Outside(_) => 65,
             Self::PromptsEnded { .. } => 66,
             Self::Fenced { .. } => 75,
+            Self::Alive { .. } => 73,
             Self::Setting(_) => 78,
         }
     }

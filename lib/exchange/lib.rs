@@ -8,6 +8,7 @@
 
 mod arrow_format;
 mod error;
+mod holder;
 mod lineage;
 mod owner;
 mod segment;
@@ -24,6 +25,7 @@ mod simulator;
 
 pub use arrow_format::ArrowFormat;
 pub use error::{Error, Result};
+pub use holder::refuse_second;
 pub use lineage::{Lineage, Newest};
 pub use owner::{Heartbeat, Owner};
 pub use replica::{Assignment, Op, Replica, ReplicaAction, ReplicaConfig};

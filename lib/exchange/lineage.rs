@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn later_versions_of_older_epochs_are_void() {
         let mut line = Lineage::default();
-        line.insert(Epoch { epoch: 1, parent: None, checkpoint: 0 }).unwrap();
-        line.insert(Epoch { epoch: 2, parent: Some(1), checkpoint: 4 }).unwrap();
-        line.insert(Epoch { epoch: 3, parent: Some(1), checkpoint: 2 }).unwrap();
+        line.insert(Epoch { epoch: 1, parent: None, checkpoint: 0, holder: String::new() }).unwrap();
+        line.insert(Epoch { epoch: 2, parent: Some(1), checkpoint: 4, holder: String::new() }).unwrap();
+        line.insert(Epoch { epoch: 3, parent: Some(1), checkpoint: 2, holder: String::new() }).unwrap();
         let at = |version, epoch| line.is_on_line(Physical { version, epoch });
         assert!(at(0, 1) && at(2, 1) && at(2, 3) && at(3, 3));
         assert!(!at(3, 1) && !at(4, 2) && !at(5, 2));

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::holder;
 use crate::{Commit, Error, Result, Store};
 use slime_config::paths;
 
@@ -17,8 +18,9 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Claims the next incarnation of `name`. `note` goes into the file (host, pid) for people.
-    pub fn claim(store: &mut dyn Store, name: &str, note: &str) -> Result<Self> {
+    /// Claims the next incarnation of `name` for this process.
+    pub fn claim(store: &mut dyn Store, name: &str) -> Result<Self> {
+        let note = store.writer().to_owned();
         let dir = paths::owner(name);
         let mut incarnation = newest(store, &dir)? + 1;
         while store.commit(&paths::incarnation(name, incarnation), note.as_bytes())? == Commit::Lost {
@@ -30,6 +32,13 @@ impl Owner {
             #[cfg(test)]
             fault: crate::simulator::Fault::None,
         })
+    }
+
+    /// Removes from `dirs`, where this owner alone writes, and from those of all owners what its earlier incarnations
+    /// left half written.
+    pub(crate) fn sweep(&self, store: &mut dyn Store, mut dirs: Vec<String>) -> Result<()> {
+        dirs.extend([paths::owner(&self.name), paths::HEARTBEATS.to_owned()]);
+        holder::sweep(store, &self.name, self.incarnation, &dirs)
     }
 
     /// Errs with [`Error::Fenced`] when a newer incarnation can be seen.

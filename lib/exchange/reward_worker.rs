@@ -4,7 +4,7 @@
 //!
 //! Driver loop:
 //! ```text
-//! let mut worker = RewardWorker::start(&mut store, config, format, "host:pid")?;
+//! let mut worker = RewardWorker::start(&mut store, config, format)?;
 //! loop {
 //!     for action in worker.poll(&mut store)? {
 //!         match action {
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::steps::open_steps;
-use crate::{Bytes, ColumnDigest, ColumnRow, Format, Owner, Result, Store};
+use crate::{Bytes, ColumnDigest, ColumnRow, Format, Heartbeat, Owner, Result, Store};
 use slime_config::paths;
 
 /// Settings of a reward worker.
@@ -34,6 +34,8 @@ pub struct RewardWorkerConfig {
     pub num_workers: u32,
     /// Segments handed out at once.
     pub max_in_flight: usize,
+    /// Time between heartbeats.
+    pub beat_ms: u64,
 }
 
 /// What the driver shall do.
@@ -56,6 +58,8 @@ pub struct RewardWorker<F: Format> {
     config: RewardWorkerConfig,
     format: F,
     pub(crate) owner: Owner,
+    beat: Heartbeat,
+    next_beat_ms: u64,
     /// Segments that need no scoring: a column over them exists, or they are broken.
     done: BTreeSet<String>,
     /// Column files with the segment each is about; those the builder refused are taken out.
@@ -71,12 +75,20 @@ pub struct RewardWorker<F: Format> {
 
 impl<F: Format> RewardWorker<F> {
     /// Claims the next incarnation.
-    pub fn start(store: &mut dyn Store, config: RewardWorkerConfig, format: F, note: &str) -> Result<Self> {
-        let owner = Owner::claim(store, &paths::worker(&config.column, config.index), note)?;
+    pub fn start(store: &mut dyn Store, config: RewardWorkerConfig, format: F) -> Result<Self> {
+        let owner = Owner::claim(store, &paths::worker(&config.column, config.index))?;
+        let mut dirs = Vec::new();
+        for step in open_steps(store)? {
+            let dir = paths::column(&config.column, step);
+            dirs.extend(store.list(&dir)?.iter().map(|writer| format!("{dir}/{writer}")));
+        }
+        owner.sweep(store, dirs)?;
         Ok(Self {
             config,
             format,
+            beat: Heartbeat { incarnation: owner.incarnation, ..Heartbeat::default() },
             owner,
+            next_beat_ms: 0,
             done: BTreeSet::new(),
             columns: BTreeMap::new(),
             in_flight: BTreeSet::new(),
@@ -101,6 +113,10 @@ impl<F: Format> RewardWorker<F> {
     /// One round: seal what is scored, hand out what is new.
     pub fn poll(&mut self, store: &mut dyn Store) -> Result<Vec<RewardAction>> {
         self.owner.check(store)?;
+        if store.now_ms() >= self.next_beat_ms {
+            self.beat.beat(store, &self.owner.name)?;
+            self.next_beat_ms = store.now_ms() + self.config.beat_ms;
+        }
         self.seal_scored(store)?;
         if self.is_draining || store.exists(paths::DONE)? {
             return Ok(vec![RewardAction::Done]);

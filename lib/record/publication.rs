@@ -11,6 +11,9 @@ pub struct Epoch {
     pub parent: Option<u64>,
     /// Version of that checkpoint (0 at an import): versions up to it stay on the line.
     pub checkpoint: u64,
+    /// The process that made it: host, boot, number and start.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub holder: String,
 }
 
 /// Checksum of one published tensor.

@@ -76,24 +76,22 @@ impl Process {
         files.begin();
         let mut store = SealedStore::over(files.clone(), format!("{id}"));
         let machine = match role {
-            Role::Builder => {
-                StepBuilder::start(&mut store, plan.builder.clone(), SimFormat, "").map(|mut m| {
-                    m.owner.fault = plan.fault;
-                    Machine::Builder(Box::new(m))
-                })
-            }
+            Role::Builder => StepBuilder::start(&mut store, plan.builder.clone(), SimFormat).map(|mut m| {
+                m.owner.fault = plan.fault;
+                Machine::Builder(Box::new(m))
+            }),
             Role::Trainer => Trainer::start(&mut store, plan.trainer.clone()).map(|mut m| {
                 m.fault = plan.fault;
                 Machine::Trainer(Box::new(m))
             }),
             Role::Replica(index) => {
-                Replica::start(&mut store, plan.replica(index), SimFormat, "").map(|mut m| {
+                Replica::start(&mut store, plan.replica(index), SimFormat).map(|mut m| {
                     m.owner.fault = plan.fault;
                     Machine::Replica(Box::new(m))
                 })
             }
             Role::Reward(index) => {
-                RewardWorker::start(&mut store, plan.reward(index), SimFormat, "").map(|mut m| {
+                RewardWorker::start(&mut store, plan.reward(index), SimFormat).map(|mut m| {
                     m.owner.fault = plan.fault;
                     Machine::Reward(Box::new(m))
                 })

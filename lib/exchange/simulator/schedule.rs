@@ -101,7 +101,13 @@ impl Plan {
     }
 
     pub fn reward(&self, index: u32) -> RewardWorkerConfig {
-        RewardWorkerConfig { column: "reward".into(), index, num_workers: self.num_workers, max_in_flight: 4 }
+        RewardWorkerConfig {
+            column: "reward".into(),
+            index,
+            num_workers: self.num_workers,
+            max_in_flight: 4,
+            beat_ms: 20,
+        }
     }
 
     fn roles(&self) -> Vec<Role> {

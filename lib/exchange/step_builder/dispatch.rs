@@ -14,6 +14,8 @@ pub(super) struct ReplicaView {
     is_alive: bool,
     needs_reset: bool,
     ops: Vec<Op>,
+    /// Its segments that cannot be read.
+    broken: Vec<String>,
     writing: Option<(String, Vec<u8>)>,
     next_seq: u64,
 }
@@ -27,6 +29,7 @@ impl ReplicaView {
             is_alive: false,
             needs_reset: true,
             ops: Vec::new(),
+            broken: Vec::new(),
             writing: None,
             next_seq: 0,
         }
@@ -58,7 +61,7 @@ impl<F: Format> StepBuilder<F> {
         Ok(())
     }
 
-    pub(super) fn held_by(&self, index: u32) -> Vec<GroupId> {
+    fn held_by(&self, index: u32) -> Vec<GroupId> {
         let is_held = |state: &State, replica| matches!(state, State::Waiting) && replica == Some(index);
         self.groups.iter().filter(|(_, g)| is_held(&g.state, g.replica)).map(|(id, _)| *id).collect()
     }
@@ -85,6 +88,18 @@ impl<F: Format> StepBuilder<F> {
         if let Some(group) = self.groups.get_mut(&id) {
             group.attempt += 1;
             group.place = None;
+        }
+    }
+
+    /// A segment of a replica cannot be read. Nobody knows which groups were in it: those the replica holds go out
+    /// again, and it forgets that it has sealed those it is asked for later.
+    pub(super) fn give_up_segment(&mut self, replica: u32, path: &str) {
+        if let Some(view) = self.replicas.get_mut(replica as usize) {
+            view.broken.push(path.to_owned());
+            view.ops.push(Op::Broken { segment: path.to_owned() });
+        }
+        for id in self.held_by(replica) {
+            self.ask_again(id);
         }
     }
 
@@ -149,7 +164,8 @@ impl<F: Format> StepBuilder<F> {
             if view.writing.is_none() && (!view.ops.is_empty() || view.needs_reset) {
                 let mut ops = std::mem::take(&mut view.ops);
                 if view.needs_reset {
-                    ops = held.iter().map(|id| new_op(*id, &self.groups[id])).collect();
+                    let broken = view.broken.iter().cloned().map(|segment| Op::Broken { segment });
+                    ops = broken.chain(held.iter().map(|id| new_op(*id, &self.groups[id]))).collect();
                 }
                 let name = paths::assignment_name(self.owner.incarnation, view.next_seq);
                 let path = format!("{}/{name}", paths::assignments(self.step, index));

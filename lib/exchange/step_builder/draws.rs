@@ -147,6 +147,7 @@ impl<F: Format> StepBuilder<F> {
                             asked.remove(&(step, group));
                         }
                     }
+                    Op::Broken { .. } => {}
                 }
             }
         }

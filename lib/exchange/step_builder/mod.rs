@@ -2,7 +2,7 @@
 //!
 //! Driver loop:
 //! ```text
-//! let mut builder = StepBuilder::start(&mut store, config, format, "host:pid")?;
+//! let mut builder = StepBuilder::start(&mut store, config, format)?;
 //! loop {
 //!     if drain::requested() { builder.drain() }
 //!     for action in builder.poll(&mut store, &mut policy)? {
@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use slime_record::{GroupEntry, Manifest};
 
+use crate::steps::open_steps;
 use crate::{Format, Heartbeat, Lineage, Owner, Result, Store};
 use dispatch::ReplicaView;
 use scan::{Found, SegmentColumns};
@@ -192,8 +193,17 @@ pub struct StepBuilder<F: Format> {
 
 impl<F: Format> StepBuilder<F> {
     /// Claims the next incarnation; the first poll continues from what is committed.
-    pub fn start(store: &mut dyn Store, config: BuilderConfig, format: F, note: &str) -> Result<Self> {
-        let owner = Owner::claim(store, BUILDER, note)?;
+    pub fn start(store: &mut dyn Store, config: BuilderConfig, format: F) -> Result<Self> {
+        let owner = Owner::claim(store, BUILDER)?;
+        let mut dirs = vec![paths::EVALUATIONS.to_owned()];
+        for step in open_steps(store)? {
+            dirs.push(paths::step(step));
+            dirs.extend((0..config.num_replicas).map(|replica| paths::assignments(step, replica)));
+        }
+        for name in store.list(paths::EVALUATIONS)? {
+            dirs.extend(paths::parse_physical(&name).map(paths::evaluation));
+        }
+        owner.sweep(store, dirs)?;
         let now_ms = store.now_ms();
         Ok(Self {
             beat: Heartbeat { incarnation: owner.incarnation, ..Heartbeat::default() },

@@ -90,10 +90,7 @@ impl<F: Format> StepBuilder<F> {
             Err(error) => {
                 store.quarantine(path, &error.to_string())?;
                 self.seen_segments.insert(path.to_owned());
-                // Nobody knows which groups were in it: the replica starts all of them again.
-                for id in self.held_by(replica) {
-                    self.ask_again(id);
-                }
+                self.give_up_segment(replica, path);
                 return Ok(());
             }
         };

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{Bytes, RawFiles, SealedStore};
+use crate::holder::Holder;
 use crate::{Error, Result};
 
 /// Files up to this size are read, larger ones mapped: a mapping costs more than copying a page or two.
@@ -28,12 +29,7 @@ impl FsStore {
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
         let root = root.into();
         make_dir(&root)?;
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let since_boot = fs::read_to_string("/proc/uptime").unwrap_or_default();
-        let since_boot = since_boot.split(' ').next().unwrap_or_default().replace('.', "");
-        // Host and pid may repeat after a reboot; the clock since boot then differs.
-        let writer = format!("{}.{}.{since_boot}", host.trim(), std::process::id());
-        Ok(Self::over(FsFiles { root, started: Instant::now() }, writer))
+        Ok(Self::over(FsFiles { root, started: Instant::now() }, Holder::this().to_string()))
     }
 }
 

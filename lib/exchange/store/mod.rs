@@ -16,6 +16,12 @@ pub trait Store {
     /// This process's monotonic clock in milliseconds; clocks of different processes are never compared.
     fn now_ms(&self) -> u64;
 
+    /// Whose temporary names these are: the text of this process, which no other living one has.
+    fn writer(&self) -> &str;
+
+    /// Removes from a folder the temporary files of other writers.
+    fn sweep(&mut self, dir: &str, writers: &[String]) -> Result<()>;
+
     /// Writes a file under a name that only this owner uses; synced, then renamed. Done twice with the same bytes
     /// it is done once. A full disk or an error leaves nothing under the name.
     fn seal(&mut self, path: &str, bytes: &[u8]) -> Result<()>;

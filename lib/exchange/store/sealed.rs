@@ -82,6 +82,20 @@ impl<R: RawFiles> Store for SealedStore<R> {
         self.raw.now_ms()
     }
 
+    fn writer(&self) -> &str {
+        &self.writer
+    }
+
+    fn sweep(&mut self, dir: &str, writers: &[String]) -> Result<()> {
+        let prefixes: Vec<String> = writers.iter().map(|writer| paths::temporary_prefix(writer)).collect();
+        for name in self.patiently(|raw| raw.list(dir))? {
+            if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+                self.raw.remove(&format!("{dir}/{name}"))?;
+            }
+        }
+        Ok(())
+    }
+
     fn seal(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
         self.replace(path, bytes, true)
     }

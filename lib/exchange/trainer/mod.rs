@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 
 use slime_record::{Epoch, Manifest, Publication};
 
+use crate::holder;
 use crate::segment::{from_json, to_json};
 use crate::store::verify;
 use crate::{Bytes, Commit, Error, Heartbeat, Lineage, Result, Store};
@@ -137,6 +138,7 @@ impl Trainer {
                 epoch: lineage.living().unwrap_or(0) + 1,
                 parent: checkpoint.map(|place| place.epoch),
                 checkpoint: checkpoint.map_or(0, |place| place.version),
+                holder: store.writer().to_owned(),
             };
             if store.commit(&paths::epoch(epoch.epoch), &to_json(&epoch))? == Commit::Lost {
                 // The winner's content may not be visible yet: look again, from its line.
@@ -152,6 +154,12 @@ impl Trainer {
             if again != checkpoint {
                 continue;
             }
+            let folders = [paths::EPOCHS, paths::VERSIONS, paths::ROLLOUT, paths::HEARTBEATS, "control"];
+            let mut dirs = folders.map(str::to_owned).to_vec();
+            for name in store.list(paths::CHECKPOINTS)? {
+                dirs.extend(paths::parse_physical(&name).map(paths::checkpoint));
+            }
+            holder::sweep(store, paths::TRAINER, epoch.epoch, &dirs)?;
             return Ok(Self {
                 epoch: epoch.epoch,
                 beat: Heartbeat { incarnation: epoch.epoch, ..Heartbeat::default() },

@@ -1,0 +1,127 @@
+//! What the step builder asks of a replica, and how the replica follows it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use slime_config::paths::{self, BUILDER, Physical};
+
+use super::Replica;
+use crate::segment::{from_json, to_json};
+use crate::steps::open_steps;
+use crate::{Format, Result, Store};
+
+/// What the builder asks of a replica about one group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// Generate it. `place`: with exactly these weights; none: with the newest of the line.
+    New {
+        /// Step it was drawn for.
+        step: u64,
+        /// Number inside the step.
+        group: u32,
+        /// Attempt.
+        attempt: u32,
+        /// Position in the data stream.
+        cursor: u64,
+        /// The prompt, as the builder's policy drew it.
+        prompt: serde_json::Value,
+        /// The weights.
+        place: Option<Physical>,
+    },
+    /// Forget it.
+    Cancel {
+        /// Step it was drawn for.
+        step: u64,
+        /// Number inside the step.
+        group: u32,
+        /// Attempts up to this one.
+        attempt: u32,
+    },
+    /// A segment cannot be read: what was in it counts as never generated.
+    Broken {
+        /// Its path.
+        segment: String,
+    },
+}
+
+/// One assignment file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Replaces everything asked before: a builder or a replica started.
+    pub is_reset: bool,
+    /// What is asked, in order.
+    pub ops: Vec<Op>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub attempt: u32,
+    pub prompt: serde_json::Value,
+    pub place: Option<Physical>,
+}
+
+/// The bytes of an assignment file.
+pub(crate) fn encode_assignment(is_reset: bool, ops: Vec<Op>) -> Vec<u8> {
+    to_json(&Assignment { is_reset, ops })
+}
+
+impl<F: Format> Replica<F> {
+    /// Reads the newest builder's assignment files, dense in their numbers, from its newest reset on.
+    pub(super) fn follow(&mut self, store: &mut dyn Store) -> Result<()> {
+        let builders = store.list(&paths::owner(BUILDER))?;
+        let newest_builder = builders.iter().filter_map(|name| paths::parse_number(name)).max().unwrap_or(0);
+        let low_step = if newest_builder == self.builder { self.low_step } else { 0 };
+        let mut files = BTreeMap::new();
+        for step in open_steps(store)?.into_iter().filter(|step| *step >= low_step) {
+            let dir = paths::assignments(step, self.config.index);
+            for name in store.list(&dir)? {
+                if let Some(number) = paths::parse_sequence(&name) {
+                    files.insert(number, (step, format!("{dir}/{name}")));
+                }
+            }
+        }
+        if let Some(&(newest, _)) = files.keys().next_back()
+            && newest > self.builder
+        {
+            for (&(builder, seq), (_, path)) in files.range((newest, 0)..).rev() {
+                let Some(bytes) = store.read(path)? else { continue };
+                if from_json::<Assignment>(path, &bytes)?.is_reset {
+                    (self.builder, self.next_assignment) = (builder, seq);
+                    break;
+                }
+            }
+        }
+        while let Some((step, path)) = files.get(&(self.builder, self.next_assignment)) {
+            let Some(bytes) = store.read(path)? else { break };
+            let assignment: Assignment = from_json(path, &bytes)?;
+            if assignment.is_reset {
+                self.asked.clear();
+            }
+            for op in assignment.ops {
+                self.obey(op);
+            }
+            self.next_assignment += 1;
+            self.low_step = *step;
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, op: Op) {
+        match op {
+            Op::New { step, group, attempt, prompt, place, .. } => {
+                let is_sealed = self.sealed.contains_key(&((step, group), attempt));
+                let is_older = self.asked.get(&(step, group)).is_some_and(|asked| asked.attempt > attempt);
+                if !is_sealed && !is_older {
+                    self.asked.insert((step, group), Asked { attempt, prompt, place });
+                }
+            }
+            Op::Cancel { step, group, attempt } => {
+                if self.asked.get(&(step, group)).is_some_and(|asked| asked.attempt <= attempt) {
+                    self.asked.remove(&(step, group));
+                }
+            }
+            Op::Broken { segment } => self.sealed.retain(|_, path| path.as_ref() != Some(&segment)),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Finished groups on their way into sealed segments.
+
+use std::collections::BTreeMap;
+
+use slime_config::paths;
+use slime_record::SampleId;
+
+use super::{GroupId, Replica, ReplicaConfig};
+use crate::steps::open_steps;
+use crate::{Format, Result, SegmentHeader, Store};
+
+/// The segment of each group that is sealed, by attempt; none while it is being filled.
+pub(super) type Sealed = BTreeMap<(GroupId, u32), Option<String>>;
+
+#[derive(Debug, Clone)]
+pub(super) struct Pending<R> {
+    since_ms: u64,
+    num_bytes: usize,
+    rows: Vec<R>,
+    groups: Vec<(GroupId, u32)>,
+}
+
+/// A segment that is encoded and not yet under its name.
+#[derive(Debug, Clone)]
+pub(super) struct Unwritten {
+    path: String,
+    bytes: Vec<u8>,
+}
+
+impl<F: Format> Replica<F> {
+    /// Moves finished groups that are still wanted to the segments being filled.
+    pub(super) fn keep_finished(&mut self, now_ms: u64) {
+        for (id, attempt, rows) in std::mem::take(&mut self.finished) {
+            let Some(running) = self.running.get(&id).filter(|running| running.attempt == attempt) else {
+                continue;
+            };
+            let epoch = running.epoch;
+            self.running.remove(&id);
+            if self.asked.get(&id).is_none_or(|asked| asked.attempt != attempt) {
+                continue;
+            }
+            let num_bytes: usize = rows.iter().map(|row| self.format.row_bytes(row)).sum();
+            let pending = self.pending.entry((id.0, epoch)).or_insert_with(|| Pending {
+                since_ms: now_ms,
+                num_bytes: 0,
+                rows: Vec::new(),
+                groups: Vec::new(),
+            });
+            pending.num_bytes += num_bytes;
+            pending.rows.extend(rows);
+            pending.groups.push((id, attempt));
+            self.asked.remove(&id);
+            self.sealed.insert((id, attempt), None);
+        }
+    }
+
+    pub(super) fn seal_due(&mut self, store: &mut dyn Store) -> Result<()> {
+        while let Some((&(step, epoch), _)) = self.pending.iter().find(|(_, pending)| {
+            self.is_draining
+                || pending.num_bytes >= self.config.seal_bytes
+                || store.now_ms() >= pending.since_ms + self.config.seal_ms
+        }) {
+            let header = SegmentHeader {
+                step,
+                epoch,
+                replica: self.config.index,
+                incarnation: self.owner.incarnation,
+            };
+            let bytes = self.format.encode(&header, &self.pending[&(step, epoch)].rows)?;
+            let name = paths::segment_name(self.owner.incarnation, self.next_segment);
+            let path = format!("{}/{name}", paths::segments(step, self.config.index));
+            self.next_segment += 1;
+            for key in self.pending.remove(&(step, epoch)).into_iter().flat_map(|pending| pending.groups) {
+                self.sealed.insert(key, Some(path.clone()));
+            }
+            self.writing = Some(Unwritten { path, bytes });
+            self.finish_writing(store)?;
+        }
+        Ok(())
+    }
+
+    /// A failed seal is repeated with the same name and bytes, since it may have been done.
+    pub(super) fn finish_writing(&mut self, store: &mut dyn Store) -> Result<()> {
+        if let Some(Unwritten { path, bytes }) = &self.writing {
+            store.seal(path, bytes)?;
+            self.writing = None;
+        }
+        Ok(())
+    }
+}
+
+/// What earlier incarnations of this replica sealed; the builder adopts it, so it is not generated again.
+pub(super) fn sealed_before<F: Format>(
+    store: &mut dyn Store,
+    config: &ReplicaConfig,
+    format: &F,
+) -> Result<Sealed> {
+    let mut sealed = Sealed::new();
+    for step in open_steps(store)? {
+        let dir = paths::segments(step, config.index);
+        for name in store.list(&dir)? {
+            let path = format!("{dir}/{name}");
+            if let Some(bytes) = store.read(&path)?
+                && let Ok(digest) = format.digest(&bytes)
+            {
+                let key = |id: SampleId| ((id.step, id.group), id.attempt);
+                sealed.extend(digest.rows.iter().map(|row| (key(row.id), Some(path.clone()))));
+            }
+        }
+    }
+    Ok(sealed)
+}
