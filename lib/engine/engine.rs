@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use slime_record::VersionRun;
 
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 use crate::{
-    Batch, BlockManager, Decode, Error, FinishReason, ForwardModel, Result, Sampled, SamplingParams, sample,
-    stop,
+    Batch, BlockManager, Decode, Error, FinishReason, ForwardModel, Result, Sampled, SamplingParams, Scratch,
+    sample, stop,
 };
 
 /// Sizes of the cache and of a step.
@@ -91,7 +92,6 @@ pub struct Engine<M> {
     scheduler: Scheduler,
     context_len: usize,
     pub(crate) logits: Vec<f32>,
-    weights: Vec<f32>,
     version: u64,
     num_requests: u64,
     usage: Usage,
@@ -112,7 +112,6 @@ impl<M: ForwardModel> Engine<M> {
             scheduler: Scheduler::new(blocks, config.max_num_seqs, config.max_batch_tokens),
             context_len: config.context_len.map_or(longest, |len| len.min(longest)),
             logits: Vec::new(),
-            weights: Vec::new(),
             version,
             num_requests: 0,
             usage: Usage::default(),
@@ -243,14 +242,18 @@ impl<M: ForwardModel> Engine<M> {
     }
 
     fn sample(&mut self) -> Result<Vec<Sampled>> {
-        let rows = self.logits.chunks_exact(self.model.vocab_size());
-        let sampled = self.scheduler.sampled().zip(rows).map(|(sequence, row)| {
-            sample(row, &sequence.request.params, sequence.uniform(), &mut self.weights).ok_or_else(|| {
-                Error::NonFiniteLogits {
-                    id: sequence.request.id,
-                    index: sequence.index,
-                    position: sequence.tokens.len(),
-                }
+        let due: Vec<&Sequence> = self.scheduler.sampled().collect();
+        let rows = self.logits.par_chunks_exact(self.model.vocab_size()).zip(&due);
+        let drawn: Vec<Option<Sampled>> = rows
+            .map_init(Scratch::default, |scratch, (row, sequence)| {
+                sample(row, &sequence.request.params, sequence.uniform(), scratch)
+            })
+            .collect();
+        let sampled = drawn.into_iter().zip(due).map(|(drawn, sequence)| {
+            drawn.ok_or_else(|| Error::NonFiniteLogits {
+                id: sequence.request.id,
+                index: sequence.index,
+                position: sequence.tokens.len(),
             })
         });
         sampled.collect()

@@ -12,6 +12,7 @@ mod sampling;
 mod scheduler;
 mod score;
 mod sequence;
+mod softmax;
 mod stop;
 
 #[cfg(test)]
@@ -22,6 +23,6 @@ pub use engine::{Completion, Engine, EngineConfig, KvOnSwap, Request, Usage};
 pub use error::{Error, Result};
 pub use forward::{Batch, ForwardModel};
 pub use model_runner::ModelRunner;
-pub use sampler::{Sampled, sample};
+pub use sampler::{Sampled, Scratch, sample};
 pub use sampling::{SampleSeed, SamplingParams};
 pub use stop::{Decode, FinishReason};

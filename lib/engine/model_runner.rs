@@ -23,7 +23,8 @@ impl ModelRunner {
     /// # Errors
     /// [`Error::Model`] with what the model says about the directory.
     pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Self> {
-        let model = Model::load(dir, kind, device).map_err(|error| failed(dir, &error))?;
+        let mut model = Model::load(dir, kind, device).map_err(|error| failed(dir, &error))?;
+        model.pack().map_err(|error| failed(dir, &error))?;
         Ok(Self { model, kv: None, dir: dir.to_owned(), kind, device })
     }
 
@@ -38,6 +39,7 @@ impl ModelRunner {
             message: error.to_string(),
         })?;
         self.model.params_mut().update_from(&weights).map_err(|error| failed(dir, &error))?;
+        self.model.pack().map_err(|error| failed(dir, &error))?;
         dir.clone_into(&mut self.dir);
         Ok(())
     }
@@ -219,6 +221,39 @@ mod tests {
         let after = run(&mut engine);
         assert_eq!(before[0].tokens, after[0].tokens);
         assert_eq!(after[0].weight_versions[0].version, 1);
+    }
+
+    #[test]
+    fn reloaded_weights_are_the_ones_that_generate() {
+        let mut runner = ModelRunner::load(&dir("llama"), Kind::Float, Device::Cpu).unwrap();
+        runner.allocate(4, 8).unwrap();
+        let mut batch = Batch::default();
+        batch.push(&[3, 1, 4], 0, 3, &[0], 8);
+        batch.want_last();
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        runner.forward(&batch, &mut before).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(dir("llama").join(file), folder.path().join(file)).unwrap();
+        }
+        let weights = folder.path().join("model.safetensors");
+        let mut bytes = std::fs::read(&weights).unwrap();
+        let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        // Every weight at half its size: an exponent less by one.
+        for weight in bytes[header..].chunks_exact_mut(4) {
+            let half = f32::from_le_bytes([weight[0], weight[1], weight[2], weight[3]]) / 2.0;
+            weight.copy_from_slice(&half.to_le_bytes());
+        }
+        std::fs::write(&weights, bytes).unwrap();
+        runner.reload(folder.path()).unwrap();
+        runner.forward(&batch, &mut after).unwrap();
+        let fresh = Model::load(folder.path(), Kind::Float, Device::Cpu).unwrap();
+        let segments = [slime_model::Segment::alone(0, 3)];
+        let mut context = Context::packed(&segments, Kind::Float, Device::Cpu).unwrap();
+        let hidden_td = fresh.forward(&mut context, &Tensor::from_slice(&[3i64, 1, 4])).unwrap();
+        let expected = Vec::<f32>::try_from(fresh.logits(&hidden_td.narrow(0, 2, 1)).unwrap().view([-1])).unwrap();
+        assert_close(&after, &expected, "reloaded");
+        assert!(before.iter().zip(&after).any(|(a, b)| (a - b).abs() > 1e-3));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::SamplingParams;
+use crate::{SamplingParams, softmax};
 
 /// Candidates sorted before the whole vocabulary is, when top-p alone truncates.
 const FIRST_SORTED: usize = 1024;
@@ -17,58 +17,64 @@ pub struct Sampled {
     pub log_prob: f32,
 }
 
+/// Memory that [`sample`] uses again from row to row.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pub(crate) weights: Vec<f32>,
+    /// Sums of the weights, chunk by chunk.
+    pub(crate) sums: Vec<f32>,
+}
+
 /// Draws from `softmax(logits / temperature)` cut to top-k, then top-p of what is left, then min-p (the order of
-/// Hugging Face's logits processors) and renormalised. `uniform` in [0, 1) decides. `weights` is scratch.
+/// Hugging Face's logits processors) and renormalised. `uniform` in [0, 1) decides.
 /// `None` when the logits hold NaN or infinity.
-pub fn sample(
-    logits: &[f32],
-    params: &SamplingParams,
-    uniform: f64,
-    weights: &mut Vec<f32>,
-) -> Option<Sampled> {
-    let (best, max) = arg_max(logits)?;
+pub fn sample(logits: &[f32], params: &SamplingParams, uniform: f64, scratch: &mut Scratch) -> Option<Sampled> {
+    let max = softmax::max(logits)?;
     let greedy = params.temperature <= 0.0;
     let inverse = if greedy { 1.0 } else { 1.0 / params.temperature } as f32;
-    weights.clear();
-    weights.extend(logits.iter().map(|&x| ((x - max) * inverse).exp()));
-    let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+    let Scratch { weights, sums } = scratch;
+    let total = softmax::weigh(logits, max, inverse, weights, sums);
     if !total.is_finite() {
         return None;
     }
-    let log_prob = |token: usize, total: f64| {
-        ((f64::from(logits[token]) - f64::from(max)) * f64::from(inverse) - total.ln()) as f32
+    let sampled = |token: usize, total: f64| {
+        let shifted = f64::from(logits[token]) - f64::from(max);
+        Some(Sampled { token: token as u32, log_prob: (shifted * f64::from(inverse) - total.ln()) as f32 })
     };
     if greedy {
-        return Some(Sampled { token: best as u32, log_prob: log_prob(best, total) });
+        // The first of equals.
+        return sampled(logits.iter().position(|&x| x >= max)?, total);
     }
     if params.keeps_all() {
-        let token = draw(weights.iter().copied().enumerate(), uniform * total)?;
-        return Some(Sampled { token: token as u32, log_prob: log_prob(token, total) });
+        return sampled(draw_of_all(weights, sums, uniform * total)?, total);
     }
     let kept = truncate(weights, total, params);
     let kept_total: f64 = kept.iter().map(|&i| f64::from(weights[i as usize])).sum();
     let entries = kept.iter().map(|&i| (i as usize, weights[i as usize]));
-    let token = draw(entries, uniform * kept_total)?;
-    Some(Sampled { token: token as u32, log_prob: log_prob(token, kept_total) })
+    sampled(draw(entries, 0.0, uniform * kept_total)?, kept_total)
 }
 
-/// Position and value of the largest logit, the first of equals; `None` when one is NaN or the row is empty.
-fn arg_max(logits: &[f32]) -> Option<(usize, f32)> {
-    let mut best = 0;
-    let mut max = f32::NEG_INFINITY;
-    let mut has_nan = false;
-    for (i, &x) in logits.iter().enumerate() {
-        has_nan |= x.is_nan();
-        if x > max {
-            (best, max) = (i, x);
+/// The token at which the running sum passes `target`: first its chunk, by the sums, then its place there.
+fn draw_of_all(weights: &[f32], sums: &[f32], target: f64) -> Option<usize> {
+    let mut before = 0.0;
+    let mut chosen = None;
+    for (chunk, &sum) in sums.iter().enumerate().filter(|(_, sum)| **sum > 0.0) {
+        if let Some((_, end)) = chosen {
+            before = end;
+        }
+        let end = before + f64::from(sum);
+        chosen = Some((chunk, end));
+        if end > target {
+            break;
         }
     }
-    (max.is_finite() && !has_nan).then_some((best, max))
+    let start = chosen?.0 * softmax::CHUNK_LEN;
+    let entries = weights[start..].iter().take(softmax::CHUNK_LEN);
+    draw(entries.enumerate().map(|(i, &weight)| (start + i, weight)), before, target)
 }
 
 /// The entry at which the running sum passes `target`; rounding at the end falls on the last possible one.
-fn draw(entries: impl Iterator<Item = (usize, f32)>, target: f64) -> Option<usize> {
-    let mut sum = 0.0;
+fn draw(entries: impl Iterator<Item = (usize, f32)>, mut sum: f64, target: f64) -> Option<usize> {
     let mut last = None;
     for (i, weight) in entries {
         sum += f64::from(weight);
@@ -202,7 +208,7 @@ mod tests {
             let expected = reference(&logits, &params);
             let seed = SampleSeed { seed: 11, ..Default::default() };
             let mut counts = vec![0_u32; logits.len()];
-            let mut weights = Vec::new();
+            let mut weights = Scratch::default();
             for t in 0..draws {
                 let sampled = sample(&logits, &params, seed.uniform(t), &mut weights).unwrap();
                 counts[sampled.token as usize] += 1;
@@ -230,7 +236,7 @@ mod tests {
         for top_p in [0.3, 0.95, 0.999] {
             let params = SamplingParams { top_p, ..Default::default() };
             let expected = reference(&logits, &params);
-            let mut weights = Vec::new();
+            let mut weights = Scratch::default();
             for u in 0..200 {
                 let sampled = sample(&logits, &params, f64::from(u) / 200.0, &mut weights).unwrap();
                 let exact = expected[sampled.token as usize].ln();
@@ -240,9 +246,27 @@ mod tests {
     }
 
     #[test]
+    fn draw_over_chunks_is_the_draw_over_all() {
+        let logits: Vec<f32> =
+            (0..3000_u32).map(|i| if (500..1100).contains(&i) { -200.0 } else { ((i * 7919) % 101) as f32 / 25.0 }).collect();
+        let mut scratch = Scratch::default();
+        let total = softmax::weigh(&logits, 4.0, 1.0, &mut scratch.weights, &mut scratch.sums);
+        for u in 0..1000 {
+            let target = f64::from(u) / 1000.0 * total;
+            let (weights, sums) = (&scratch.weights, &scratch.sums);
+            let got = draw_of_all(weights, sums, target).unwrap();
+            let running = |end: usize| weights[..end].iter().map(|&w| f64::from(w)).sum::<f64>();
+            assert!(weights[got] > 0.0);
+            let slack = 1e-6 * total;
+            assert!(running(got) <= target + slack && running(got + 1) > target - slack, "{u}: {got}");
+        }
+        assert_eq!(draw_of_all(&scratch.weights, &scratch.sums, total * 2.0), Some(2999));
+    }
+
+    #[test]
     fn temperature_zero_takes_the_first_of_the_most_likely() {
         let params = SamplingParams { temperature: 0.0, ..Default::default() };
-        let sampled = sample(&[0.0, 2.0, 2.0], &params, 0.9, &mut Vec::new()).unwrap();
+        let sampled = sample(&[0.0, 2.0, 2.0], &params, 0.9, &mut Scratch::default()).unwrap();
         assert_eq!(sampled.token, 1);
         let exact = (2_f64.exp() / (1.0 + 2.0 * 2_f64.exp())).ln();
         assert!((f64::from(sampled.log_prob) - exact).abs() < 1e-6);
@@ -251,7 +275,7 @@ mod tests {
     #[test]
     fn logits_that_are_not_finite_are_refused() {
         for bad in [f32::NAN, f32::INFINITY] {
-            assert_eq!(sample(&[0.0, bad], &SamplingParams::default(), 0.5, &mut Vec::new()), None);
+            assert_eq!(sample(&[0.0, bad], &SamplingParams::default(), 0.5, &mut Scratch::default()), None);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Log-probs of given tokens under the model, through the same paged cache that generates.
 
-use crate::{Batch, Engine, Error, ForwardModel, Result};
+use crate::{Batch, Engine, Error, ForwardModel, Result, Scratch, softmax};
 
 /// Rows of logits held at once.
 const CHUNK_LEN: usize = 256;
@@ -33,7 +33,7 @@ impl<M: ForwardModel> Engine<M> {
 
     fn score_chunks(&mut self, id: u64, tokens: &[u32], temperature: f64, table: &[u32]) -> Result<Vec<f32>> {
         let block_size = self.blocks().block_size();
-        let mut log_probs = Vec::with_capacity(tokens.len());
+        let (mut log_probs, mut scratch) = (Vec::with_capacity(tokens.len()), Scratch::default());
         // The last token predicts nothing that is asked for.
         let last = tokens.len() - 1;
         for start in (0..last).step_by(CHUNK_LEN) {
@@ -44,7 +44,7 @@ impl<M: ForwardModel> Engine<M> {
             self.model.forward(&batch, &mut self.logits)?;
             for (i, row) in self.logits.chunks_exact(self.model.vocab_size()).enumerate() {
                 let position = start + i + 1;
-                let log_prob = log_softmax(row, tokens[position], temperature);
+                let log_prob = log_softmax(row, tokens[position], temperature, &mut scratch);
                 if !log_prob.is_finite() {
                     return Err(Error::NonFiniteLogits { id, index: 0, position });
                 }
@@ -55,12 +55,14 @@ impl<M: ForwardModel> Engine<M> {
     }
 }
 
-/// `log softmax(logits / temperature)[token]`, summed in f64.
-fn log_softmax(logits: &[f32], token: u32, temperature: f64) -> f32 {
+/// `log softmax(logits / temperature)[token]`; NaN when the logits are not finite.
+fn log_softmax(logits: &[f32], token: u32, temperature: f64, scratch: &mut Scratch) -> f32 {
     let inverse = (1.0 / temperature) as f32;
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&x| f64::from(((x - max) * inverse).exp())).sum();
-    ((f64::from(logits[token as usize]) - f64::from(max)) * f64::from(inverse) - sum.ln()) as f32
+    let Some(max) = softmax::max(logits) else {
+        return f32::NAN;
+    };
+    let total = softmax::weigh(logits, max, inverse, &mut scratch.weights, &mut scratch.sums);
+    ((f64::from(logits[token as usize]) - f64::from(max)) * f64::from(inverse) - total.ln()) as f32
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use tch::{Device, Kind, Tensor};
 
 use crate::{Error, Result};
 
-/// Keys or values of one layer on the host, `[block, head, slot, head_dim]` in f32.
+/// Keys or values of one layer on the host in f32: keys `[block, head, head_dim, slot]`, so the scores of a block's slots
+/// are one vector; values `[block, head, slot, head_dim]`, so they add up in vectors.
 pub(crate) type HostBlocks = Vec<f32>;
 
 /// Keys and values of one layer.
@@ -41,7 +42,7 @@ impl BlockShape {
         self.block_size * self.num_kv_heads * self.head_dim
     }
 
-    /// First element of head `head` of `block`; its slots follow each other.
+    /// First element of head `head` of `block`.
     pub fn head_start(self, block: u32, head: usize) -> usize {
         block as usize * self.block_len() + head * self.block_size * self.head_dim
     }

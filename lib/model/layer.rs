@@ -3,8 +3,11 @@
 use slime_config::HfConfig;
 use tch::Tensor;
 
-use crate::ops::qk_norm_rope::{Heads, QkNorm};
-use crate::ops::{add_norm, attend, linear, qk_norm_rope, silu_mul};
+use crate::ops::qk_norm_rope::{Heads, QkNorm, qk_norm_rope};
+use crate::ops::add_norm::add_norm;
+use crate::ops::attend::attend;
+use crate::ops::linear::Linear;
+use crate::ops::silu_mul::silu_mul;
 use crate::{Context, ParamStore, Result};
 
 /// The parameters of one layer; tensors share memory with the [`ParamStore`].
@@ -14,13 +17,12 @@ pub struct Layer {
     heads: Heads,
     eps: f64,
     input_norm: Tensor,
-    qkv: Tensor,
-    qkv_bias: Option<Tensor>,
+    qkv: Linear,
     qk_norm: Option<QkNorm>,
-    o_proj: Tensor,
+    o_proj: Linear,
     post_norm: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
+    gate_up: Linear,
+    down: Linear,
 }
 
 impl Layer {
@@ -45,13 +47,12 @@ impl Layer {
             },
             eps,
             input_norm: get("input_norm")?,
-            qkv: get("qkv")?,
-            qkv_bias: params.find(&name("qkv_bias")),
+            qkv: Linear::new(get("qkv")?, params.find(&name("qkv_bias"))),
             qk_norm,
-            o_proj: get("o_proj")?,
+            o_proj: Linear::new(get("o_proj")?, None),
             post_norm: get("post_norm")?,
-            gate_up: get("gate_up")?,
-            down: get("down")?,
+            gate_up: Linear::new(get("gate_up")?, None),
+            down: Linear::new(get("down")?, None),
         })
     }
 
@@ -66,15 +67,17 @@ impl Layer {
         delta_td: Option<&Tensor>,
         cos_sin: &(Tensor, Tensor),
     ) -> Result<(Tensor, Tensor)> {
-        let (x_td, h_td) = add_norm::reference(x_td, delta_td, &self.input_norm, self.eps)?;
-        let qkv = linear::reference(&h_td, &self.qkv, self.qkv_bias.as_ref())?;
-        let (q, k, v) =
-            qk_norm_rope::reference(&qkv, self.heads, self.qk_norm.as_ref(), &cos_sin.0, &cos_sin.1)?;
-        let attended = attend::attend(context, self.at, &q, &k, &v)?;
-        let delta_td = linear::reference(&attended, &self.o_proj, None)?;
-        let (x_td, h_td) = add_norm::reference(x_td, Some(&delta_td), &self.post_norm, self.eps)?;
-        let gate_up = linear::reference(&h_td, &self.gate_up, None)?;
-        let delta_td = linear::reference(&silu_mul::reference(&gate_up)?, &self.down, None)?;
+        let (x_td, h_td) = add_norm(x_td, delta_td, &self.input_norm, self.eps)?;
+        let qkv = self.qkv.forward(&h_td)?;
+        let (q, k, v) = qk_norm_rope(qkv, self.heads, self.qk_norm.as_ref(), &cos_sin.0, &cos_sin.1)?;
+        let delta_td = self.o_proj.forward(&attend(context, self.at, &q, &k, &v)?)?;
+        let (x_td, h_td) = add_norm(x_td, Some(&delta_td), &self.post_norm, self.eps)?;
+        let delta_td = self.down.forward(&silu_mul(&self.gate_up.forward(&h_td)?)?)?;
         Ok((x_td, delta_td))
+    }
+
+    /// The products of the layer, to be packed or unpacked.
+    pub(crate) fn linears_mut(&mut self) -> [&mut Linear; 4] {
+        [&mut self.qkv, &mut self.o_proj, &mut self.gate_up, &mut self.down]
     }
 }

@@ -6,7 +6,9 @@ use slime_config::HfConfig;
 use slime_weights::WeightDir;
 use tch::{Device, Kind, Tensor};
 
-use crate::ops::{add_norm, embed, head_log_probs, linear};
+use crate::ops::add_norm::add_norm;
+use crate::ops::linear::Linear;
+use crate::ops::{embed, head_log_probs};
 use crate::{Context, Error, Layer, ParamStore, Result, Rope};
 
 /// A model with its parameters.
@@ -17,7 +19,7 @@ pub struct Model {
     embed_vd: Tensor,
     layers: Vec<Layer>,
     final_norm_d: Tensor,
-    head_vd: Tensor,
+    head: Linear,
     rope: Rope,
 }
 
@@ -44,7 +46,8 @@ impl Model {
             .map(|at| Layer::new(&params, &config, at))
             .collect::<Result<Vec<_>>>()?;
         let rope = Rope::new(&config, params.kind(), params.device())?;
-        Ok(Self { final_norm_d: params.get("final_norm")?, config, params, embed_vd, layers, head_vd, rope })
+        let (head, final_norm_d) = (Linear::new(head_vd, None), params.get("final_norm")?);
+        Ok(Self { final_norm_d, config, params, embed_vd, layers, head, rope })
     }
 
     /// The architecture.
@@ -57,9 +60,24 @@ impl Model {
         &self.params
     }
 
-    /// The parameters, to be overwritten in place.
+    /// The parameters, to be overwritten in place; packed copies of them are given up.
     pub fn params_mut(&mut self) -> &mut ParamStore {
+        self.linears_mut().for_each(Linear::unpack);
         &mut self.params
+    }
+
+    /// Copies every matrix into the layout that is fastest without gradients, where there is one: f32 on a CPU. The
+    /// copies take the memory of the matrices again (of the embedding too where the head is tied to it) and stay as they
+    /// are until [`Self::params_mut`]; a model that trains is never packed.
+    ///
+    /// # Errors
+    /// libtorch has no room.
+    pub fn pack(&mut self) -> Result<()> {
+        self.linears_mut().try_for_each(Linear::pack)
+    }
+
+    fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        self.layers.iter_mut().flat_map(Layer::linears_mut).chain([&mut self.head])
     }
 
     /// The hidden states `[t, d]` after the final norm of `tokens_t` (i64, on the device of the model).
@@ -79,7 +97,7 @@ impl Model {
             (x_td, delta_td) = (x, Some(delta));
         }
         let eps = self.config.rms_norm_eps;
-        Ok(add_norm::reference(x_td, delta_td.as_ref(), &self.final_norm_d, eps)?.1)
+        Ok(add_norm(x_td, delta_td.as_ref(), &self.final_norm_d, eps)?.1)
     }
 
     /// The logits `[r, v]` in f32 (f64 for f64 models) of hidden states after the final norm.
@@ -87,7 +105,7 @@ impl Model {
     /// # Errors
     /// The shapes do not fit.
     pub fn logits(&self, hidden_rd: &Tensor) -> Result<Tensor> {
-        let logits_rv = linear::reference(hidden_rd, &self.head_vd, None)?;
+        let logits_rv = self.head.forward(hidden_rd)?;
         Ok(if logits_rv.kind() == Kind::Double { logits_rv } else { logits_rv.f_to_kind(Kind::Float)? })
     }
 
@@ -101,6 +119,6 @@ impl Model {
         targets_r: &Tensor,
         temperature: f64,
     ) -> Result<(Tensor, Tensor)> {
-        head_log_probs::train(hidden_rd, &self.head_vd, targets_r, temperature)
+        head_log_probs::train(hidden_rd, self.head.weight(), targets_r, temperature)
     }
 }

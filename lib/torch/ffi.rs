@@ -67,6 +67,20 @@ unsafe extern "C" {
         retain_graph: c_int,
         error: *mut c_char,
     ) -> c_int;
+    pub(crate) fn slime_has_packed_linear() -> c_int;
+    pub(crate) fn slime_pack_linear(
+        weight: *const RawTensor,
+        rows: i64,
+        packed: *mut RawSink,
+        error: *mut c_char,
+    ) -> c_int;
+    pub(crate) fn slime_packed_linear(
+        x: *const RawTensor,
+        packed: *const RawTensor,
+        bias: *const RawTensor,
+        outputs: *mut RawSink,
+        error: *mut c_char,
+    ) -> c_int;
     pub(crate) fn slime_global_norm(
         tensors: *const *mut RawTensor,
         count: usize,

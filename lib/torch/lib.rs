@@ -1,4 +1,5 @@
-//! What tch lacks: custom autograd functions, backward with given gradients, multi-tensor `AdamW` and norms, opening CUDA.
+//! What tch lacks: custom autograd functions, backward with given gradients, multi-tensor `AdamW` and norms, products
+//! with packed weights, vector code for loops over plain memory, opening CUDA.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -9,11 +10,14 @@ mod error;
 mod ffi;
 mod floats;
 mod multi_tensor;
+mod packed_linear;
+pub mod simd;
 #[cfg(target_os = "linux")]
 mod wait_policy;
 
 pub use backward::{backward_with, no_grad};
 pub use custom_function::{CustomFunction, Forward, custom_function};
 pub use error::{Error, Result};
-pub use floats::{bytes_of, floats_mut};
+pub use floats::{Rows, bytes_of, floats, floats_mut, rows_of};
 pub use multi_tensor::{AdamW, ParamState, adamw_step, clip_coefficient, global_norm};
+pub use packed_linear::PackedLinear;

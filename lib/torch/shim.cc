@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
@@ -304,6 +305,34 @@ int slime_backward(at::Tensor* const* outputs, at::Tensor* const* grads, size_t 
     torch::autograd::backward(list_of(outputs, count), list_of(grads, count), retain_graph != 0);
   });
 }
+
+// `weight` reordered into oneDNN's own blocks for products with about `rows` rows of inputs.
+int slime_pack_linear(const at::Tensor* weight, int64_t rows, SlimeSink* packed, char* error) {
+  return guarded(error, [&] {
+    at::NoGradGuard no_grad;
+    static const auto pack = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("mkldnn::_reorder_linear_weight", "")
+                                 .typed<at::Tensor(const at::Tensor&, std::optional<int64_t>)>();
+    packed->tensors.push_back(pack.call(weight->detach(), rows));
+  });
+}
+
+// `x packed^T + bias`; `bias` may be null.
+int slime_packed_linear(const at::Tensor* x, const at::Tensor* packed, const at::Tensor* bias, SlimeSink* outputs,
+                        char* error) {
+  return guarded(error, [&] {
+    at::NoGradGuard no_grad;
+    static const auto linear =
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+            .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, c10::string_view,
+                              c10::List<std::optional<at::Scalar>>, std::optional<c10::string_view>)>();
+    outputs->tensors.push_back(linear.call(*x, *packed, bias == nullptr ? std::nullopt : std::make_optional(*bias),
+                                           "none", c10::List<std::optional<at::Scalar>>(), std::nullopt));
+  });
+}
+
+int slime_has_packed_linear() { return at::hasMKLDNN() && at::globalContext().userEnabledMkldnn() ? 1 : 0; }
 
 int slime_global_norm(at::Tensor* const* tensors, size_t count, double* norm, char* error) {
   return guarded(error, [&] {

@@ -1,100 +1,76 @@
-//! Decode and training speed of a model on this machine against the time of its bare matrix products.
+//! Generation on the CPU by turns with transformers' `generate` and with the bare matrix products it needs.
 //!
-//! Usage: `cargo bench -p slime-model --bench generate -- WEIGHTS_DIR [SEQUENCES] [CONTEXT_LEN]`
+//! `cargo bench -p slime-engine --bench generate -- WEIGHTS_DIR`; `SLIME_BENCH_PYTHON` names a Python with torch and
+//! transformers. `GROUPS`, `SAMPLES`, `NEW_TOKENS`, `REPEATS` and `OMP_NUM_THREADS` change the sizes.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
-use std::time::Instant;
+#[path = "rival/mod.rs"]
+mod rival;
 
-use slime_model::{Context, KvCache, Model, Segment};
+use std::path::Path;
+use std::sync::Arc;
+
+use rival::{Rival, Seconds, report, setting, timed};
+use slime_engine::{Engine, EngineConfig, ModelRunner, Request, SampleSeed, SamplingParams};
+use slime_model::Model;
+use slime_torch::PackedLinear;
 use tch::{Device, Kind, Tensor};
 
-const REPEATS: usize = 5;
-
-/// Best seconds of several runs, the first not counted.
-fn best(mut run: impl FnMut()) -> f64 {
-    run();
-    let time = |()| {
-        let start = Instant::now();
-        run();
-        start.elapsed().as_secs_f64()
-    };
-    std::iter::repeat_n((), REPEATS).map(time).fold(f64::INFINITY, f64::min)
+/// Group g has a prompt of this many tokens, so lengths are ragged.
+fn prompt(group: usize) -> Vec<u32> {
+    let len = 24 + 56 * (group * 5 % 4) / 3 + 3 * group;
+    (0..len).map(|i| (1000 + (i * 7919 + group * 104_729) % 40_000) as u32).collect()
 }
 
-/// Every matrix product of a forward pass of `rows` tokens, and of the head for `head_rows` of them.
-fn bare_products(model: &Model, rows: i64, head_rows: i64) -> f64 {
-    let matrices: Vec<Tensor> = model
-        .params()
-        .iter()
-        .filter(|(spec, _)| spec.shape.len() == 2 && spec.name != "embed" && spec.name != "head")
-        .map(|(_, tensor)| tensor.shallow_clone())
-        .collect();
-    let head = model.params().find("head").unwrap_or_else(|| model.params().get("embed").unwrap());
-    let inputs = |matrix: &Tensor, rows| Tensor::ones([rows, matrix.size()[1]], (matrix.kind(), Device::Cpu));
-    best(|| {
-        for matrix in &matrices {
-            let _ = inputs(matrix, rows).linear(matrix, None::<&Tensor>);
-        }
-        let _ = inputs(&head, head_rows).linear(&head, None::<&Tensor>);
-    })
-}
-
-fn decode(model: &Model, sequences: usize, context_len: usize) {
-    const BLOCK_SIZE: usize = 16;
-    let blocks = context_len.div_ceil(BLOCK_SIZE);
-    let mut kv =
-        KvCache::new(model.config(), sequences * blocks, BLOCK_SIZE, Kind::Float, Device::Cpu).unwrap();
-    let tables: Vec<Vec<u32>> =
-        (0..sequences).map(|s| (0..blocks).map(|b| (s * blocks + b) as u32).collect()).collect();
-    let (q_lens, context_lens) = (vec![1; sequences], vec![context_len as u32; sequences]);
-    let tokens = Tensor::from_slice(&vec![7i64; sequences]);
-    let step = best(|| {
-        let mut context = Context::paged(&mut kv, &tables, &q_lens, &context_lens).unwrap();
-        let hidden = model.forward(&mut context, &tokens).unwrap();
-        let _ = model.logits(&hidden).unwrap();
-    });
-    let bare = bare_products(model, sequences as i64, sequences as i64);
-    println!(
-        "decode {sequences} x {context_len}: {:.1} ms, {:.0} tokens/s, {:.0} % of the bare products ({:.1} ms)",
-        step * 1e3,
-        sequences as f64 / step,
-        bare / step * 100.0,
-        bare * 1e3
-    );
-}
-
-fn train(model: &mut Model, prompt_len: usize, responses: usize, response_len: usize) {
-    let mut segments = vec![Segment::alone(0, prompt_len)];
-    segments.extend(
-        (0..responses).map(|i| Segment::after((0, prompt_len), prompt_len + i * response_len, response_len)),
-    );
-    let total = (prompt_len + responses * response_len) as i64;
-    let tokens = Tensor::arange(total, (Kind::Int64, Device::Cpu)) + 5;
-    let kind = model.params().kind();
-    model.params().set_requires_grad(true);
-    let (mut forward, mut head, mut backward) = (f64::INFINITY, f64::INFINITY, f64::INFINITY);
-    for _ in 0..3 {
-        let start = Instant::now();
-        let mut context = Context::packed(&segments, kind, Device::Cpu).unwrap();
-        let hidden = model.forward(&mut context, &tokens).unwrap();
-        forward = forward.min(start.elapsed().as_secs_f64());
-        let start = Instant::now();
-        let rows = hidden.narrow(0, 0, total - 1);
-        let (log_probs, entropy) = model.head_log_probs(&rows, &tokens.narrow(0, 1, total - 1), 1.0).unwrap();
-        head = head.min(start.elapsed().as_secs_f64());
-        let start = Instant::now();
-        (log_probs.mean(None) + entropy.mean(None) * 0.01).backward();
-        backward = backward.min(start.elapsed().as_secs_f64());
+fn generate(engine: &mut Engine<ModelRunner>, groups: usize, samples: usize, new_tokens: usize, step: u64) {
+    for group in 0..groups {
+        let params = SamplingParams {
+            n: samples as u32,
+            max_new_tokens: new_tokens,
+            seed: SampleSeed { seed: 1, step, group: group as u32, index: 0 },
+            ..SamplingParams::default()
+        };
+        engine.submit(Request { id: group as u64, tokens: prompt(group), params }).unwrap();
     }
-    model.params().set_requires_grad(false);
-    model.params_mut().zero_grad();
-    let bare = tch::no_grad(|| bare_products(model, total, total));
-    println!(
-        "train {total} tokens ({responses} responses of {response_len}): forward {forward:.2} s, head {head:.2} s, \
-         backward {backward:.2} s; {:.0} tokens/s, bare products of a forward pass {bare:.2} s, {:.0} % of 3 of them",
-        total as f64 / (forward + head + backward),
-        300.0 * bare / (forward + head + backward)
-    );
+    let mut num_tokens = 0;
+    while !engine.is_idle() {
+        num_tokens += engine.step().unwrap().iter().map(|done| done.tokens.len()).sum::<usize>();
+    }
+    assert_eq!(num_tokens, groups * samples * new_tokens);
+}
+
+/// The matrix products of a forward pass, as libtorch does them and over weights packed beforehand.
+struct Products {
+    matrices: Vec<(Tensor, PackedLinear)>,
+    head: (Tensor, PackedLinear),
+}
+
+impl Products {
+    fn new(model: &Model) -> Self {
+        let with_packed = |weight: &Tensor| {
+            let packed = PackedLinear::new(weight).unwrap().expect("f32 on a CPU can be packed");
+            (weight.shallow_clone(), packed)
+        };
+        let is_matrix =
+            |name: &str, dims: usize| dims == 2 && name != "embed" && name != "head";
+        let matrices = model
+            .params()
+            .iter()
+            .filter(|(spec, _)| is_matrix(&spec.name, spec.shape.len()))
+            .map(|(_, weight)| with_packed(weight))
+            .collect();
+        let head = model.params().find("head").unwrap_or_else(|| model.params().get("embed").unwrap());
+        Self { matrices, head: with_packed(&head) }
+    }
+
+    fn run(&self, rows: usize, head_rows: usize, is_packed: bool) {
+        let product = |(weight, packed): &(Tensor, PackedLinear), rows: usize| {
+            let x = Tensor::ones([rows as i64, weight.size()[1]], (Kind::Float, Device::Cpu));
+            let _ = if is_packed { packed.forward(&x, None).unwrap() } else { x.linear(weight, None::<&Tensor>) };
+        };
+        self.matrices.iter().for_each(|matrix| product(matrix, rows));
+        product(&self.head, head_rows);
+    }
 }
 
 fn main() {
@@ -103,13 +79,46 @@ fn main() {
         println!("no weight directory given, nothing measured");
         return;
     };
-    let number = |at: usize, default| arguments.get(at).and_then(|a| a.parse().ok()).unwrap_or(default);
-    let mut model = Model::load(dir, Kind::Float, Device::Cpu).unwrap();
-    tch::no_grad(|| {
-        for sequences in [1, number(1, 64)] {
-            decode(&model, sequences, number(2, 256));
+    let (groups, samples) = (setting("GROUPS", 4), setting("SAMPLES", 8));
+    let (new_tokens, repeats) = (setting("NEW_TOKENS", 64), setting("REPEATS", 5));
+    let threads = setting("OMP_NUM_THREADS", std::thread::available_parallelism().unwrap().get() as i32);
+    tch::set_num_threads(threads);
+    let prompts: Vec<Vec<u32>> = (0..groups * samples).map(|sample| prompt(sample / samples)).collect();
+    let prompt_tokens: usize = (0..groups).map(|group| prompt(group).len()).sum();
+    println!(
+        "{} samples of {groups} prompts of {:?} tokens, {new_tokens} new tokens each, {threads} threads, f32",
+        groups * samples,
+        (0..groups).map(|group| prompt(group).len()).collect::<Vec<_>>(),
+    );
+
+    let products = Products::new(&Model::load(dir, Kind::Float, Device::Cpu).unwrap());
+    let config = EngineConfig { max_num_seqs: groups * samples, ..EngineConfig::default() };
+    let runner = ModelRunner::load(Path::new(dir), Kind::Float, Device::Cpu).unwrap();
+    let mut engine = Engine::new(runner, Arc::new(|_: &[u32]| String::new()), &config, 0).unwrap();
+    let job = format!(
+        r#"{{"weights": {dir:?}, "threads": {threads}, "new_tokens": {new_tokens}, "prompts": {prompts:?}}}"#
+    );
+    let mut rival = Rival::start("rival_generate.py", threads, &job);
+
+    let mut ours: Vec<Seconds> = Vec::new();
+    let (mut bare, mut packed, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    generate(&mut engine, groups, samples, 2, 0);
+    for repeat in 1..=repeats {
+        ours.push(timed(|| generate(&mut engine, groups, samples, new_tokens, repeat)));
+        for (is_packed, seconds) in [(false, &mut bare), (true, &mut packed)] {
+            seconds.push(timed(|| tch::no_grad(|| {
+                products.run(prompt_tokens, groups, is_packed);
+                (1..new_tokens).for_each(|_| products.run(groups * samples, groups * samples, is_packed));
+            })));
         }
-    });
-    train(&mut model, 40, 16, 16);
-    train(&mut model, 64, 4, 256);
+        theirs.extend(rival.as_mut().map(Rival::run));
+    }
+    if rival.is_some() {
+        report("generation against transformers' generate:", &ours, &theirs);
+        report("bare matrix products of libtorch against generate:", &bare, &theirs);
+    }
+    report("generation against the bare matrix products of libtorch:", &ours, &bare);
+    report("generation against bare products of packed weights:", &ours, &packed);
+    let middle = rival::median(&ours).wall;
+    println!("for orientation: {:.0} tokens/s on the clock of this run", (groups * samples * new_tokens) as f64 / middle);
 }

@@ -55,7 +55,7 @@ fn reference(request: &Request) -> Vec<(Vec<u32>, Vec<f32>)> {
         while log_probs.len() < params.max_new_tokens && tokens.len() < 64 {
             let logits = NaiveModel::logits(0, tokens.iter().copied());
             let uniform = seed.uniform(log_probs.len() as u64);
-            let sampled = sample(&logits, params, uniform, &mut Vec::new()).unwrap();
+            let sampled = sample(&logits, params, uniform, &mut crate::Scratch::default()).unwrap();
             tokens.push(sampled.token);
             log_probs.push(sampled.log_prob);
             if params.stop_token_ids.contains(&sampled.token) {

@@ -1,6 +1,7 @@
 //! Attention of a packed or paged batch. Suffixes: t tokens, h query heads, g key-value heads, k `head_dim`.
 
-use tch::{Kind, Tensor};
+use slime_torch::{floats_mut, rows_of};
+use tch::{Device, Kind, Tensor};
 
 use super::paged_attention;
 use crate::context::{Packed, causal_after};
@@ -67,20 +68,23 @@ fn serve(paged: &mut Paged<'_>, at: usize, q_thk: &Tensor, k_tgk: &Tensor, v_tgk
     let new = (q_thk, k_tgk, v_tgk);
     match paged.kv.layer_mut(at)? {
         LayerKv::Host { k, v } => {
-            batch.keep(k, &host_f32(k_tgk)?);
-            batch.keep(v, &host_f32(v_tgk)?);
-            let mut out =
-                paged_attention::serve(&batch, PREFILL_LEN, &host_f32(q_thk)?, k, v, heads as usize);
-            let gather = |blocks: &[f32], seq: usize, len: usize| -> Result<Tensor> {
-                let rows = Tensor::f_from_slice(&batch.gather(blocks, seq, len))?;
-                Ok(rows.f_view((len as i64, shape.num_kv_heads as i64, dim))?.f_to_kind(q_thk.kind())?)
+            let wide = [q_thk, k_tgk, v_tgk].map(|x| x.f_to_kind(Kind::Float));
+            let [q_f32, k_f32, v_f32] = wide;
+            batch.keep((k, v), rows_of(&k_f32?)?, rows_of(&v_f32?)?);
+            let mut out = Tensor::f_empty([t, heads * dim], (Kind::Float, Device::Cpu))?;
+            paged_attention::serve(&batch, PREFILL_LEN, rows_of(&q_f32?)?, (k, v), floats_mut(&mut out)?);
+            let cached = |seq, len| -> Result<(Tensor, Tensor)> {
+                let (k, v) = batch.gather((k, v), seq, len);
+                let tensor = |rows: &[f32]| {
+                    let rows = Tensor::f_from_slice(rows)?;
+                    rows.f_view((len as i64, shape.num_kv_heads as i64, dim))?.f_to_kind(q_thk.kind())
+                };
+                Ok((tensor(&k)?, tensor(&v)?))
             };
-            let cached = |seq, len| Ok((gather(k, seq, len)?, gather(v, seq, len)?));
             for (start, rows) in dense_chunks(&batch, PREFILL_LEN, new, cached)? {
-                let first = start * (heads * dim) as usize;
-                out[first..first + rows.numel()].copy_from_slice(&host_f32(&rows)?);
+                out.f_narrow(0, start as i64, rows.size2()?.0)?.f_copy_(&rows)?;
             }
-            Ok(Tensor::f_from_slice(&out)?.f_view((t, heads * dim))?.f_to_kind(q_thk.kind())?)
+            Ok(out.f_to_kind(q_thk.kind())?)
         }
         LayerKv::Device { k, v } => {
             let index = |slots: &[i64]| Tensor::f_from_slice(slots)?.f_to_device(q_thk.device());
@@ -126,13 +130,4 @@ fn dense_chunks(
         outputs.push((start, output));
     }
     Ok(outputs)
-}
-
-/// The elements of a tensor in f32, row after row.
-fn host_f32(x: &Tensor) -> Result<Vec<f32>> {
-    let x = x.f_to_kind(Kind::Float)?.f_contiguous()?;
-    let mut values = vec![0.0; x.numel()];
-    let len = values.len();
-    x.f_copy_data(&mut values, len)?;
-    Ok(values)
 }

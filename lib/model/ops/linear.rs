@@ -1,8 +1,54 @@
 //! `x W^T + b`. Suffixes: t tokens, i inputs, o outputs.
 
+use slime_torch::PackedLinear;
 use tch::Tensor;
 
 use crate::Result;
+
+/// A weight with its bias and, while serving, its packed copy.
+#[derive(Debug)]
+pub struct Linear {
+    weight_oi: Tensor,
+    bias_o: Option<Tensor>,
+    packed: Option<PackedLinear>,
+}
+
+impl Linear {
+    /// The product with `weight_oi`; both tensors stay shared with their owner.
+    pub fn new(weight_oi: Tensor, bias_o: Option<Tensor>) -> Self {
+        Self { weight_oi, bias_o, packed: None }
+    }
+
+    /// The weight, `[o, i]`.
+    pub fn weight(&self) -> &Tensor {
+        &self.weight_oi
+    }
+
+    /// Copies the weight as it is now into the layout of [`serve`], where there is one for its dtype and device.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn pack(&mut self) -> Result<()> {
+        self.packed = PackedLinear::new(&self.weight_oi)?;
+        Ok(())
+    }
+
+    /// Forgets the packed copy.
+    pub fn unpack(&mut self) {
+        self.packed = None;
+    }
+
+    /// `[t, o]` of `x_ti`; under autograd unless packed.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x_ti: &Tensor) -> Result<Tensor> {
+        match &self.packed {
+            Some(packed) => serve(x_ti, packed, self.bias_o.as_ref()),
+            None => reference(x_ti, &self.weight_oi, self.bias_o.as_ref()),
+        }
+    }
+}
 
 /// `x_ti W_oi^T + b_o`, `[t, o]`.
 ///
@@ -10,4 +56,12 @@ use crate::Result;
 /// The shapes do not fit.
 pub fn reference(x_ti: &Tensor, weight_oi: &Tensor, bias_o: Option<&Tensor>) -> Result<Tensor> {
     Ok(x_ti.f_linear(weight_oi, bias_o)?)
+}
+
+/// The same without gradient, from a packed weight.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn serve(x_ti: &Tensor, packed: &PackedLinear, bias_o: Option<&Tensor>) -> Result<Tensor> {
+    Ok(packed.forward(x_ti, bias_o)?)
 }

@@ -1,10 +1,14 @@
 //! Splits the fused projection into q, k, v, norms the heads of q and k where the family does, and rotates them.
 //!
 //! Suffixes: t tokens, h query heads, g key-value heads, k `head_dim`, r half of it.
+#![expect(clippy::inline_always, reason = "compiled for every vector unit")]
 
+use slime_torch::simd::Kernel;
+use slime_torch::{floats, floats_mut, rows_of};
 use tch::Tensor;
 
-use super::add_norm::rms_norm;
+use super::add_norm::{rms_norm, rms_scale};
+use super::{can_serve, each_row};
 use crate::Result;
 
 /// The head counts of an attention layer.
@@ -27,6 +31,25 @@ pub struct QkNorm {
     pub k_k: Tensor,
     /// The epsilon of both.
     pub eps: f64,
+}
+
+/// [`serve`] where the inputs allow it, else [`reference`].
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn qk_norm_rope(
+    qkv: Tensor,
+    heads: Heads,
+    norm: Option<&QkNorm>,
+    cos_tr: &Tensor,
+    sin_tr: &Tensor,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    let (q_k, k_k) = norm.map_or((&qkv, &qkv), |norm| (&norm.q_k, &norm.k_k));
+    if can_serve([&qkv, q_k, k_k, cos_tr, sin_tr]) {
+        serve(qkv, heads, norm, cos_tr, sin_tr)
+    } else {
+        reference(&qkv, heads, norm, cos_tr, sin_tr)
+    }
 }
 
 /// `(q_thk, k_tgk, v_tgk)` of `qkv` `[t, (h + 2 g) k]`; `cos_tr` and `sin_tr` as `Rope::cos_sin` makes them.
@@ -63,4 +86,61 @@ fn rotate(x: &Tensor, cos_tr: &Tensor, sin_tr: &Tensor) -> Result<Tensor> {
     let first = a.f_mul(&cos)?.f_sub(&b.f_mul(&sin)?)?;
     let second = b.f_mul(&cos)?.f_add(&a.f_mul(&sin)?)?;
     Ok(Tensor::f_cat(&[first, second], 2)?)
+}
+
+/// The same in the memory of `qkv`: the results are views of it.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn serve(
+    mut qkv: Tensor,
+    heads: Heads,
+    norm: Option<&QkNorm>,
+    cos_tr: &Tensor,
+    sin_tr: &Tensor,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    let (t, width) = qkv.size2()?;
+    let (cos, sin) = (rows_of(cos_tr)?, rows_of(sin_tr)?);
+    let weights = norm.map(|norm| Ok::<_, crate::Error>((floats(&norm.q_k)?, floats(&norm.k_k)?))).transpose()?;
+    let eps = norm.map_or(0.0, |norm| norm.eps);
+    each_row(floats_mut(&mut qkv)?, width as usize, |at, row| {
+        let (q, rest) = row.split_at_mut((heads.num_q * heads.head_dim) as usize);
+        let (k, _) = rest.split_at_mut((heads.num_kv * heads.head_dim) as usize);
+        Rotate { q, k, norm: weights, eps, cos: cos.row(at), sin: sin.row(at) }
+    });
+    let all = qkv.f_view((t, heads.num_q + 2 * heads.num_kv, heads.head_dim))?;
+    Ok((
+        all.f_narrow(1, 0, heads.num_q)?,
+        all.f_narrow(1, heads.num_q, heads.num_kv)?,
+        all.f_narrow(1, heads.num_q + heads.num_kv, heads.num_kv)?,
+    ))
+}
+
+/// The heads of one token.
+struct Rotate<'a> {
+    q: &'a mut [f32],
+    k: &'a mut [f32],
+    norm: Option<(&'a [f32], &'a [f32])>,
+    eps: f64,
+    cos: &'a [f32],
+    sin: &'a [f32],
+}
+
+impl Kernel for Rotate<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let (q_weight, k_weight) = self.norm.unzip();
+        for (heads, weight) in [(self.q, q_weight), (self.k, k_weight)] {
+            for head in heads.chunks_exact_mut(2 * self.cos.len()) {
+                if let Some(weight) = weight {
+                    let scale = rms_scale(head, self.eps);
+                    head.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);
+                }
+                let (first, second) = head.split_at_mut(self.cos.len());
+                for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(self.cos).zip(self.sin) {
+                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                }
+            }
+        }
+    }
 }

@@ -1,8 +1,20 @@
 //! The gate of the MLP. Suffixes: t tokens, m intermediate size.
+#![expect(clippy::inline_always, reason = "compiled for every vector unit")]
 
+use slime_torch::simd::{Kernel, exp};
+use slime_torch::{floats_mut, rows_of};
 use tch::Tensor;
 
+use super::{can_serve, each_row};
 use crate::Result;
+
+/// [`serve`] where the input allows it, else [`reference`].
+///
+/// # Errors
+/// The last dimension is odd.
+pub fn silu_mul(gate_up: &Tensor) -> Result<Tensor> {
+    if can_serve([gate_up]) { serve(gate_up) } else { reference(gate_up) }
+}
 
 /// `silu(gate) * up`, `[t, m]`, of `gate_up` `[t, 2 m]` (gate first).
 ///
@@ -12,4 +24,35 @@ pub fn reference(gate_up: &Tensor) -> Result<Tensor> {
     let (t, width) = gate_up.size2()?;
     let halves = gate_up.f_view((t, 2, width / 2))?;
     Ok(halves.f_select(1, 0)?.f_silu()?.f_mul(&halves.f_select(1, 1)?)?)
+}
+
+/// The same in one pass.
+///
+/// # Errors
+/// The input is no matrix.
+pub fn serve(gate_up: &Tensor) -> Result<Tensor> {
+    let (t, width) = gate_up.size2()?;
+    let mut out_tm = Tensor::f_empty([t, width / 2], (gate_up.kind(), gate_up.device()))?;
+    let (rows, width) = (rows_of(gate_up)?, width as usize / 2);
+    each_row(floats_mut(&mut out_tm)?, width, |at, out| {
+        let (gate, up) = rows.row(at).split_at(width);
+        Gate { gate, up, out }
+    });
+    Ok(out_tm)
+}
+
+/// One row.
+struct Gate<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Gate<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for ((out, gate), up) in self.out.iter_mut().zip(self.gate).zip(self.up) {
+            *out = gate / (1.0 + exp((-gate).min(88.0))) * up;
+        }
+    }
 }
