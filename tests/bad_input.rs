@@ -299,7 +299,6 @@ fn wrong_configurations_name_the_line_and_what_was_meant() {
         desk.write("bad.toml", text);
         for line in [
             "slime-train --dry-run --config bad.toml",
-            "slime-rollout --weights weights --prompts prompts.jsonl --config bad.toml",
             "slime-reward --input samples.jsonl --config bad.toml",
         ] {
             desk.fails(line, "", 78, parts);
