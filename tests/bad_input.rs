@@ -116,6 +116,9 @@ fn broken_weights_are_refused_by_every_tool_that_loads_them() {
         for line in LOADERS {
             desk.fails(line, "", code, &[part]);
         }
+        if part.contains("not a finite number") {
+            desk.fails("slime-rollout score --weights bad --input samples.jsonl", "", code, &[part]);
+        }
     }
 }
 
@@ -155,7 +158,7 @@ fn broken_gguf_files_are_refused_by_name() {
     let name = b"blk.0.ffn_up.weight";
     let kind = find(name) + name.len() + 20;
     refuse(65, "GGUF type Q4_K of tensor blk.0.ffn_up.weight", &|bytes| bytes[kind] = 12);
-    refuse(65, "GGUF type 99 of tensor blk.0.ffn_up.weight", &|bytes| bytes[kind] = 99);
+    refuse(65, "GGUF type number 99 of tensor blk.0.ffn_up.weight", &|bytes| bytes[kind] = 99);
     let norm = find(b"output_norm.weight");
     refuse(65, "tensor output_norm.weight is missing", &|bytes| bytes[norm] = b'x');
     // Behind the key: the type of the value (4 bytes) and its length (8).
@@ -217,11 +220,9 @@ fn bad_rows_are_named_by_file_and_line() {
     let desk = Desk::new();
     let samples = fs::read_to_string(desk.path("samples.jsonl")).unwrap();
     let first = samples.lines().next().unwrap();
-    for (name, rows) in [
-        ("cut.jsonl", format!("{first}\n{}\n", &first[..40])),
-        ("list.jsonl", format!("{first}\n[1]\n")),
-        ("keys.jsonl", format!("{first}\n{{\"text\":1}}\n")),
-    ] {
+    for (name, rows) in
+        [("cut.jsonl", format!("{first}\n{}\n", &first[..40])), ("list.jsonl", format!("{first}\n[1]\n"))]
+    {
         desk.write(name, &rows);
         for line in [
             "slime-reward --type number --output prompts.jsonl --input",
@@ -231,8 +232,18 @@ fn bad_rows_are_named_by_file_and_line() {
             desk.fails(&format!("{line} {name}"), "", 65, &[name, "line 2"]);
         }
     }
+    let foreign = format!("{first}\n{{\"text\":1}}\n");
+    desk.fails(&format!("{TRAIN} -"), &foreign, 65, &["stdin: row 2", "no reward"]);
+    desk.fails("slime-reward --type number", &foreign, 65, &["stdin: line 2: no response; the row has text"]);
+    let score = "slime-rollout score --weights weights --output prompts.jsonl";
+    desk.fails(score, &foreign, 65, &["stdin: line 2: no key \"tokens\", got text"]);
     let unscored = samples.replace("\"reward\"", "\"points\"");
-    desk.fails(&format!("{TRAIN} -"), &unscored, 65, &["stdin: sample 0/0/0.0.0: no reward", "slime-reward"]);
+    desk.fails(
+        &format!("{TRAIN} -"),
+        &unscored,
+        65,
+        &["stdin: row 1 (sample 0/0/0.0.0): no reward", "slime-reward"],
+    );
     let foreign = samples.replacen("[1,2,3,4,5]", "[1,2,3,4,500]", 1);
     desk.fails(&format!("{TRAIN} -"), &foreign, 65, &["expected ids below 96, got 500"]);
 }
@@ -288,7 +299,6 @@ fn wrong_configurations_name_the_line_and_what_was_meant() {
         desk.write("bad.toml", text);
         for line in [
             "slime-train --dry-run --config bad.toml",
-            "slime-rollout --weights weights --prompts prompts.jsonl --config bad.toml",
             "slime-reward --input samples.jsonl --config bad.toml",
         ] {
             desk.fails(line, "", 78, parts);
@@ -469,12 +479,13 @@ fn killed_writers_leave_nothing_to_the_next() {
         ),
     ] {
         let whole = desk.succeeds(clean);
+        let result = desk::contents(&desk.path(clean.rsplit(' ').next().unwrap()));
         let (place, target) = (desk.path("place"), desk.path(line.rsplit(' ').next().unwrap()));
         let mut num_leftovers = 0;
         for kill in 0..8 {
-            if desk.is_killed(line, &place, whole * kill / 16) {
-                assert!(!target.exists(), "{line}: half a result after kill {kill}");
-            } else {
+            desk.kill(line, &place, whole * kill / 16);
+            if target.exists() {
+                assert_eq!(desk::contents(&target), result, "{line}: half a result after kill {kill}");
                 desk::remove(&target);
             }
             let num_left = fs::read_dir(&place).unwrap().count();
@@ -485,8 +496,7 @@ fn killed_writers_leave_nothing_to_the_next() {
         desk.succeeds(line);
         let names: Vec<_> = fs::read_dir(desk.path("place")).unwrap().map(|e| e.unwrap().path()).collect();
         assert_eq!(names, [target.clone()], "{line}");
-        let made = desk.path(clean.rsplit(' ').next().unwrap());
-        assert_eq!(desk::contents(&target), desk::contents(&made), "{line}");
+        assert_eq!(desk::contents(&target), result, "{line}");
         desk::remove(&target);
     }
 }

@@ -61,6 +61,11 @@ fn slime_sync_help_is_the_snapshot() {
 }
 
 #[test]
+fn slime_train_help_is_the_snapshot() {
+    check("slime-train", env!("CARGO_BIN_EXE_slime-train"), &[]);
+}
+
+#[test]
 fn slime_rollout_help_is_the_snapshot() {
     check("slime-rollout", env!("CARGO_BIN_EXE_slime-rollout"), &["score"]);
 }

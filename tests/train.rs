@@ -172,7 +172,7 @@ fn bad_input_gives_one_error_and_its_exit_code() {
     let output = ["--output", "new"];
     let mut without = rows();
     without[5].as_object_mut().expect("a row is an object").remove("reward");
-    check(&without, &output, 65, "samples.jsonl: sample 0/1/1.0.0: no reward");
+    check(&without, &output, 65, "samples.jsonl: row 6 (sample 0/1/1.0.0): no reward");
     check(&[], &output, 65, "no samples to train on");
     let mut foreign = rows();
     foreign[0]["tokens"][0] = json!(4096);

@@ -16,10 +16,10 @@ use slime_weights::Dtype;
     version,
     after_help = "\
 Reads:   Hugging Face directories, .gguf files
-Writes:  weight directories (under a temporary name, then renamed); tables or JSON on stdout
-Example: slime-convert import SmolLM2-135M-Instruct.Q4_1.gguf weights/smollm2 --dtype bf16
-Exit:    0 ok, 1 diff found differences, 64 usage, 65 corrupt or unsupported, 66 no input, 73 cannot create, 74 I/O, \
-77 permission"
+Writes:  weight directories (whole or not at all); tables or JSON on stdout
+Example: slime-convert import SmolLM2-135M-Instruct.Q4_1.gguf weights/smollm2
+Exit:    0 ok, 1 diff found differences, 64 usage, 65 corrupt, unsupported or not finite,
+         66 no input, 73 cannot create, 74 I/O, 77 permission"
 )]
 pub struct Args {
     #[command(flatten)]

@@ -55,22 +55,22 @@ pub struct Args {
 const AFTER_HELP: &str = "\
 Reads:   rows with `response`, and `label` and `metadata` where the type needs them
 Writes:  the same rows plus `reward` (the weighted sum) and `rewards` (one value for each type);
-         with --follow RUN reads RUN/rollout segments and writes RUN/column/reward
+         with --follow reads RUN/rollout segments and writes RUN/column/reward
 
 Types:
   exact                     the answer is the label, apart from surrounding blanks
-  number                    the number of the last \\boxed{}, else the last number, equals the label's number
-  format:think_answer       <think>...</think><answer>...</answer> and nothing else (also plain `format`)
+  number                    the number of the last \\boxed{}, else the last one, is the label's
+  format:think_answer       <think>..</think><answer>..</answer> and nothing else (also `format`)
   format:json               one JSON value, bare or in a code fence
   format:xml                one well-formed XML element, bare or in a code fence
   format:regex=PATTERN      the pattern matches somewhere; takes the rest of the argument
-  command:PROGRAM [ARG...]  a program of yours, JSON lines in and out; takes the rest of the argument
+  command:PROGRAM [ARG...]  your program, JSON lines in and out; takes the rest of the argument
 
 Example:
   slime-reward --type number,format:json:0.2 --input samples.jsonl --output scored.jsonl
 
-Exit codes: 0 ok, 64 usage, 65 bad row or label, 66 no input, 69 reward program failed, 73 cannot create output,
-74 I/O, 75 drained, 77 permission, 78 configuration";
+Exit codes: 0 ok, 64 usage, 65 bad row or label, 66 no input, 69 reward program failed,
+            73 cannot create, 74 I/O, 75 drained, 77 permission, 78 configuration";
 
 impl Args {
     /// The configuration with `--set` on top and `--type` in force.

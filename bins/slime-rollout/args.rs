@@ -13,12 +13,14 @@ use slime_config::RunConfig;
     version,
     args_conflicts_with_subcommands = true,
     after_help = "\
-Reads:   a weight directory with its tokenizer; prompts as JSON lines, or those of an environment
-Writes:  samples as JSON lines or Arrow, groups in the order of their prompts
-Example: slime-rollout --weights weights/smollm2 --prompts prompts.jsonl --set rollout.n_samples_per_prompt=8 \
---set rollout.temperature=0.8 | slime-reward --type number
-Exit:    0 ok, 64 usage, 65 bad data (broken line, prompt longer than the context), 66 no input, 69 no device, \
-73 cannot create, 74 I/O, 77 permission, 78 configuration"
+Reads:   a weight directory with its tokenizer; prompts as JSON lines, or those of an environment;
+         with --follow run.toml and the published weights of the run
+Writes:  samples as JSON lines or Arrow, groups in the order of their prompts (a file gets its name
+         when it is complete); with --follow rollout/, eval/ and metrics/ of the run
+Example: slime-rollout --weights weights/smollm2 --prompts prompts.jsonl \\
+             --set rollout.n_samples_per_prompt=8 | slime-reward --type number
+Exit:    0 ok, 64 usage, 65 bad data (broken line, prompt longer than the context), 66 no input,
+         69 no device, 73 cannot create, 74 I/O, 75 drained, 77 permission, 78 configuration"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -42,7 +44,8 @@ pub struct Once {
     /// Weight directory: config.json, safetensors, tokenizer (default: `model.path` of the configuration)
     #[arg(long, value_name = "DIR")]
     pub weights: Option<PathBuf>,
-    /// Prompts as JSON lines, with an optional slice (prompts.jsonl@[0:100]); - is stdin (default: [data])
+    /// Prompts as JSON lines, with an optional slice (prompts.jsonl@[0:100]); - is stdin (default: what
+    /// [data] of the configuration names)
     #[arg(long, value_name = "FILE|-")]
     pub prompts: Option<String>,
     #[command(flatten)]
@@ -62,7 +65,7 @@ pub struct Once {
     /// Key of a row's metadata (default: `data.metadata_key`)
     #[arg(long, value_name = "KEY")]
     pub metadata_key: Option<String>,
-    /// Stop after this many prompts (an environment has no end of its own)
+    /// Stop after this many prompts (a large environment has no end of its own)
     #[arg(long, value_name = "N")]
     pub num_prompts: Option<u64>,
     #[command(flatten)]

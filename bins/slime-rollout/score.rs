@@ -25,7 +25,8 @@ pub fn score(args: &Score) -> Result<(), Failure> {
         num_rows += 1;
     }
     if num_rows == 0 {
-        return Err(Failure::data(format!("{}: no rows", args.input)));
+        let name = if args.input == "-" { "stdin" } else { &args.input };
+        return Err(Failure::data(format!("{name}: no rows")));
     }
     output.finish()
 }

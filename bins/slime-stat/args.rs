@@ -10,8 +10,8 @@ use slime_cli::Verbosity;
     version,
     about = "Shows what is going on in a run: a table of steps, evaluations, curves",
     after_help = "\
-Reads:   RUN/metrics/*.jsonl, RUN/attempt-*/outcome, RUN/control/done; with - the metric lines from stdin;
-         with --answers RUN/eval; with --watch RUN/run.toml too
+Reads:   RUN/metrics/*.jsonl, RUN/attempt-*/outcome, RUN/control/done; with - the metric lines
+         from stdin; with --answers RUN/eval; with --watch RUN/run.toml too
 Writes:  a table and curves on stdout; with --json {\"steps\":[...],\"eval\":[...],\"outcome\":\"...\"}
 
 Example:

@@ -12,14 +12,17 @@ use slime_config::{RunConfig, RunDir};
     name = "slime-train",
     version,
     after_help = "\
-Reads:   a weight directory; samples with a \"reward\", as JSON lines or Arrow; with --follow the steps of a run
-Writes:  a weight directory with the new policy; with --dump the loss, the gradients and the new weights; with
-         --follow versions, checkpoints and metrics/train.jsonl of the run
-Example: slime-reward --type number --input samples.jsonl | slime-train --config run.toml --output weights/1
-         mpirun -n 2 slime-train --config run.toml --samples rewarded.jsonl --output weights/1
+Reads:   a weight directory; samples with a \"reward\", as JSON lines or Arrow; with --follow the
+         steps of a run
+Writes:  a weight directory with the new policy; with --dump the loss, the gradients and the new
+         weights; with --follow versions, checkpoints and metrics/train.jsonl of the run
+Example: slime-reward --type number --input samples.jsonl |
+             slime-train --config run.toml --output weights/1
+         mpirun -n 2 slime-train --config run.toml --samples scored.jsonl --output weights/1
          slime-train --follow runs/quickstart
-Exit:    0 ok, 64 usage, 65 bad data (broken row, no reward, a loss that is not finite), 66 no input, \
-69 no device or MPI, 73 cannot create, 74 I/O, 75 drained, 77 permission, 78 configuration"
+Exit:    0 ok, 64 usage, 65 bad data (broken row, no reward, weights or loss not finite),
+         66 no input, 69 no device or MPI, 73 cannot create, 74 I/O, 75 drained, 77 permission,
+         78 configuration"
 )]
 pub struct Args {
     #[command(flatten)]

@@ -32,10 +32,10 @@ fn read(input: &str) -> Result<Vec<Scored>, Failure> {
         Failure { message: format!("{name}: {}", failure.message), ..failure }
     };
     let mut scored = Vec::new();
-    for row in RowReader::new(reader).map_err(in_input)? {
+    for (i, row) in RowReader::new(reader).map_err(in_input)?.enumerate() {
         let Row { sample, reward, .. } = row.map_err(in_input)?;
         let Some(reward) = reward else {
-            let message = format!("{name}: sample {}: no reward", sample.id());
+            let message = format!("{name}: row {} (sample {}): no reward", i + 1, sample.id());
             return Err(Failure::data(message).with_hint("pipe the samples through slime-reward first"));
         };
         sample.validate().map_err(in_input)?;

@@ -9,10 +9,10 @@ use tracing_subscriber::EnvFilter;
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Verbosity {
     /// Say more on stderr (-vv: everything); `SLIME_LOG` takes a filter such as `slime_engine=debug`
-    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = 100)]
     pub verbose: u8,
     /// Say only warnings on stderr (-qq: only errors)
-    #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = 101, conflicts_with = "verbose")]
     pub quiet: u8,
 }
 
