@@ -1,10 +1,10 @@
 //! Reads what the evaluations of a set answered: the same questions at its first and its newest version.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
 use slime_cli::Failure;
-use slime_config::RunDir;
+use slime_config::paths::{self, Physical, RunDir};
 use slime_record::{Column, ColumnValues, PromptContent, Sample, decode_segment};
 
 /// One question and the answers of both versions.
@@ -34,11 +34,11 @@ pub struct Answers {
 /// # Errors
 /// The set was not evaluated, or its files are broken.
 pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
-    let folder = Path::new(run).join("eval");
+    let folder = RunDir::new(run).join(paths::EVALUATIONS);
     let entries = fs::read_dir(&folder).map_err(|error| Failure::open(folder.display(), &error))?;
-    let mut places: Vec<(u64, u64)> = entries
-        .filter_map(|entry| slime_config::paths::parse_version(entry.ok()?.file_name().to_str()?))
-        .filter(|&(version, epoch)| file(run, version, epoch, set, "reward").exists())
+    let mut places: Vec<Physical> = entries
+        .filter_map(|entry| paths::parse_physical(entry.ok()?.file_name().to_str()?))
+        .filter(|&place| file(run, place, set, "reward").exists())
         .collect();
     places.sort_unstable();
     let (Some(&first), Some(&last)) = (places.first(), places.last()) else {
@@ -57,16 +57,16 @@ pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
             responses: [(sample.response.clone(), *reward), (newest.response.clone(), *newest_reward)],
         });
     }
-    Ok(Answers { set: set.to_owned(), versions: [first.0, last.0], answers })
+    Ok(Answers { set: set.to_owned(), versions: [first.version, last.version], answers })
 }
 
-fn file(run: &str, version: u64, epoch: u64, set: &str, name: &str) -> std::path::PathBuf {
-    RunDir::new(run).evaluation_set(version, epoch, set).join(format!("{name}.arrow"))
+fn file(run: &str, place: Physical, set: &str, name: &str) -> PathBuf {
+    RunDir::new(run).join(paths::evaluation_file(place, set, name))
 }
 
-fn samples(run: &str, (version, epoch): (u64, u64), set: &str) -> Result<Vec<(Sample, f32)>, Failure> {
+fn samples(run: &str, place: Physical, set: &str) -> Result<Vec<(Sample, f32)>, Failure> {
     let read = |name: &str| {
-        let path = file(run, version, epoch, set, name);
+        let path = file(run, place, set, name);
         let bytes = fs::read(&path).map_err(|error| Failure::open(path.display(), &error))?;
         Ok::<_, Failure>((path.display().to_string(), bytes))
     };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 use slime_cli::{Failure, drain};
-use slime_config::{RunConfig, RunDir};
+use slime_config::{RunConfig, RunDir, paths};
 
 use crate::read_metrics::{Metrics, Numbers, read};
 
@@ -132,9 +132,9 @@ fn summary(numbers: &Numbers, wanted: &[(&str, &str, usize)]) -> String {
 /// What the run waits for.
 fn phase(run_dir: &RunDir, metrics: &Metrics) -> String {
     let step = metrics.steps.iter().filter(|(_, numbers)| numbers.contains_key("loss")).count() as u64;
-    if run_dir.manifest(step).exists() {
+    if run_dir.join(paths::manifest(step)).exists() {
         format!("training step {step}")
-    } else if run_dir.versions().exists() {
+    } else if run_dir.join(paths::VERSIONS).exists() {
         format!("generating step {step}")
     } else {
         "starting".to_owned()
