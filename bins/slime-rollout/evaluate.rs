@@ -143,11 +143,11 @@ impl Evaluator {
         samples: &[Sample],
     ) -> Result<(), Failure> {
         let bytes = encode_segment(samples, &write_samples::provenance(&self.config)).map_err(failure!())?;
-        store.seal(&paths::evaluation_samples(place, set), &bytes).map_err(failure!())?;
+        store.seal(&paths::evaluation_file(place, set, "samples"), &bytes).map_err(failure!())?;
         let rewards = self.rewards.score_samples(samples).map_err(failure!())?;
         let column = Column::new("reward", samples, ColumnValues::F32(rewards.clone()));
         let bytes = column.encode(&write_samples::provenance(&self.config)).map_err(failure!())?;
-        store.seal(&paths::evaluation_column(place, set, "reward"), &bytes).map_err(failure!())?;
+        store.seal(&paths::evaluation_file(place, set, "reward"), &bytes).map_err(failure!())?;
         let mean = |sum: f64| sum / samples.len().max(1) as f64;
         metrics.write(&serde_json::json!({
             "version": place.version,

@@ -159,14 +159,10 @@ pub fn evaluation(place: Physical) -> String {
     format!("{EVALUATIONS}/{place}")
 }
 
-/// The samples of one evaluation set: `eval/000040.e003/held_out/samples.arrow`.
-pub fn evaluation_samples(place: Physical, set: &str) -> String {
-    format!("{EVALUATIONS}/{place}/{set}/samples.arrow")
-}
-
-/// What was computed about them: `eval/000040.e003/held_out/reward.arrow`.
-pub fn evaluation_column(place: Physical, set: &str, column: &str) -> String {
-    format!("{EVALUATIONS}/{place}/{set}/{column}.arrow")
+/// A file of one evaluation set, its samples or what was computed about them:
+/// `eval/000040.e003/held_out/{samples,reward}.arrow`.
+pub fn evaluation_file(place: Physical, set: &str, name: &str) -> String {
+    format!("{EVALUATIONS}/{place}/{set}/{name}.arrow")
 }
 
 /// All sets of an evaluation are written: `eval/000040.e003/DONE`.
@@ -293,7 +289,7 @@ mod tests {
                 "rollout/000042/assign/replica-1/000002.000007.json",
             ),
             (column_file("reward", 42, 0, 3, 7), "column/reward/000042/0.000003/000007.arrow"),
-            (evaluation_samples(PLACE, "held_out"), "eval/000042.e003/held_out/samples.arrow"),
+            (evaluation_file(PLACE, "held_out", "samples"), "eval/000042.e003/held_out/samples.arrow"),
             (evaluation_done(PLACE), "eval/000042.e003/DONE"),
         ] {
             assert_eq!(got, name);

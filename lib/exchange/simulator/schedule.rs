@@ -197,7 +197,8 @@ pub(super) fn run(plan: &Plan) -> Result<Tally> {
             continue;
         }
         let role = process.role;
-        if is_drain {
+        // A frozen poll is led back to where it stopped: the wish comes after it.
+        if is_drain && process.frozen_until.is_none() {
             process.drain();
         }
         let turn = process.turn(&world, plan, &mut oracle)?;
