@@ -9,8 +9,9 @@ use arrow_ipc::reader::FileDecoder;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_ipc::{Block, Footer, MetadataVersion};
 use arrow_schema::{ArrowError, Schema};
+use std::io::Write;
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Buffers begin at multiples of a cache line and of the widest vector register.
 const ALIGNMENT: usize = 64;
@@ -31,15 +32,33 @@ pub(crate) fn write_file(
     batches: impl IntoIterator<Item = Result<RecordBatch>>,
     capacity: usize,
 ) -> Result<Vec<u8>> {
-    let out = Vec::with_capacity(capacity);
+    let out = Hashed { bytes: Vec::with_capacity(capacity), hash: Xxh3::new() };
     let mut writer = FileWriter::try_new_with_options(out, schema, write_options()?).map_err(Error::Write)?;
     for batch in batches {
         writer.write(&batch?).map_err(Error::Write)?;
     }
-    let (bytes, hash) = (writer.get_ref().len(), xxh3_64(writer.get_ref()));
+    let (bytes, hash) = (writer.get_ref().bytes.len(), writer.get_ref().hash.digest());
     writer.write_metadata(SEAL_BYTES, bytes.to_string());
     writer.write_metadata(SEAL_HASH, format!("{hash:016x}"));
-    writer.into_inner().map_err(Error::Write)
+    Ok(writer.into_inner().map_err(Error::Write)?.bytes)
+}
+
+/// Bytes with the hash of what was written so far, taken while they are in the caches.
+struct Hashed {
+    bytes: Vec<u8>,
+    hash: Xxh3,
+}
+
+impl Write for Hashed {
+    fn write(&mut self, new: &[u8]) -> std::io::Result<usize> {
+        self.bytes.extend_from_slice(new);
+        self.hash.update(new);
+        Ok(new.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The schema and batches of an Arrow file; columns are views of `file`.

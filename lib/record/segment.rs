@@ -8,15 +8,19 @@ use arrow_buffer::Buffer;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Batches stay below this size, so that readers can take a file piece by piece.
+/// Batches of a stream stay below this size, so that readers can take it piece by piece.
 pub const MAX_BATCH_BYTES: usize = 256 << 20;
+
+/// Segments are written in batches of about this size: a batch goes through its columns to the file while it is in a
+/// CPU's caches, which takes little more than one copy of the whole.
+const BATCH_BYTES: usize = 2 << 20;
 
 /// The bytes of a segment file.
 ///
 /// # Errors
 /// A sample whose fields disagree, or one too large for Arrow's 32-bit offsets.
 pub fn encode_segment(samples: &[Sample], provenance: &Provenance) -> Result<Vec<u8>> {
-    encode_in_batches(samples, provenance, MAX_BATCH_BYTES)
+    encode_in_batches(samples, provenance, BATCH_BYTES)
 }
 
 fn encode_in_batches(samples: &[Sample], provenance: &Provenance, most: usize) -> Result<Vec<u8>> {
@@ -28,7 +32,7 @@ fn encode_in_batches(samples: &[Sample], provenance: &Provenance, most: usize) -
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(Error::Write)
     });
     // Headers and padding come on top; a guess that is too small costs one more allocation.
-    ipc::write_file(&schema, batches, total + total / 8 + (16 << 10))
+    ipc::write_file(&schema, batches, total + total / 16 + (64 << 10))
 }
 
 /// Opens the bytes of a segment file; nothing is copied, columns are views of `file`.

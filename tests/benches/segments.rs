@@ -1,6 +1,7 @@
-//! How fast segments are written, sealed to disk and read, against `memcpy` of the same bytes.
+//! How fast segments are written, sealed to disk and read, against `memcpy` and the disk alone with the same bytes.
 //!
-//! `cargo bench -p slime-record --bench segments`. No threshold: the numbers go to standard error.
+//! `cargo bench -p slime-record --bench segments`; the system's temporary directory is the disk.
+#![allow(clippy::print_stdout, missing_docs)]
 
 use slime_record::{Buffer, Provenance, Sample, VersionRun, decode_segment, encode_segment};
 use std::hint::black_box;
@@ -17,34 +18,44 @@ fn main() {
     let provenance = Provenance { tool: "bench".to_owned(), ..Provenance::default() };
     let encoded = || encode_segment(&samples, &provenance).expect("the samples are valid");
     let file = encoded();
-    let mb = file.len() as f64 / 1e6;
-    report("samples", &format!("{NUM_SAMPLES} of {PROMPT_LEN} + {RESPONSE_LEN} tokens, {mb:.1} MB"));
-
-    let copy = best(|| drop(black_box(file.clone())));
-    report_rate("memcpy", mb, copy, copy);
-    report_rate("write (encode)", mb, best(|| drop(black_box(encoded()))), copy);
-
+    let buffer = Buffer::from_vec(file.clone());
+    let segment = decode_segment(buffer.clone()).expect("an unbroken segment");
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let seal = best(|| {
+    let seal = |bytes: &[u8]| {
         let mut out = std::fs::File::create(dir.path().join(".tmp")).expect("a file");
-        out.write_all(&file).expect("room on the disk");
+        out.write_all(bytes).expect("room on the disk");
         out.sync_all().expect("a disk that syncs");
         std::fs::rename(dir.path().join(".tmp"), dir.path().join("segment.arrow")).expect("a rename");
-    });
-    report_rate("seal (write, fsync, rename)", mb, seal, copy);
+    };
+    let (megabytes, len) = (file.len() as f64 / 1e6, samples.len());
+    println!("{len} samples of {PROMPT_LEN} + {RESPONSE_LEN} tokens, {megabytes:.1} MB");
 
-    let buffer = Buffer::from_vec(file);
-    let open = best(|| drop(black_box(decode_segment(buffer.clone()).expect("an unbroken segment"))));
-    report_rate("read (open, checksum)", mb, open, copy);
-    let segment = decode_segment(buffer).expect("an unbroken segment");
-    let views = best(|| {
-        let tokens: u64 =
-            segment.views().map(|view| view.tokens().iter().map(|&t| u64::from(t)).sum::<u64>()).sum();
-        let log_probs: f32 = segment.views().map(|view| view.rollout_log_probs().iter().sum::<f32>()).sum();
-        black_box((tokens, log_probs));
-    });
-    report_rate("read (sum tokens, log-probs)", mb, views, copy);
-    report_rate("read (copy out)", mb, best(|| drop(black_box(segment.samples()))), copy);
+    // By turns, so that what else runs on the machine disturbs all of them alike.
+    let mut times: [Vec<Duration>; 7] = Default::default();
+    for _ in 0..REPEATS {
+        let mut copy = vec![0u8; file.len()];
+        let seconds = [
+            timed(|| drop(black_box(file.clone()))),
+            timed(|| drop(black_box(encoded()))),
+            timed(|| seal(&file)),
+            timed(|| seal(&encoded())),
+            timed(|| black_box(&mut copy).copy_from_slice(&file)),
+            timed(|| drop(black_box(decode_segment(buffer.clone()).expect("an unbroken segment")))),
+            timed(|| {
+                let tokens: u64 =
+                    segment.views().map(|view| view.tokens().iter().map(|&t| u64::from(t)).sum::<u64>()).sum();
+                let log_probs: f32 =
+                    segment.views().map(|view| view.rollout_log_probs().iter().sum::<f32>()).sum();
+                black_box((tokens, log_probs));
+            }),
+        ];
+        times.iter_mut().zip(seconds).for_each(|(times, seconds)| times.push(seconds));
+    }
+    let [clone, encode, disk, write, copy, open, sum] = times;
+    report("encode against memcpy into new memory:", &encode, &clone);
+    report("encode, write, fsync, rename against the disk alone:", &write, &disk);
+    report("open with checksum against memcpy into old memory:", &open, &copy);
+    report("sum of tokens and log-probs in place against memcpy:", &sum, &copy);
 }
 
 fn samples() -> Vec<Sample> {
@@ -64,21 +75,16 @@ fn samples() -> Vec<Sample> {
         .collect()
 }
 
-fn best(mut work: impl FnMut()) -> Duration {
-    let timed = (0..REPEATS).map(|_| {
-        let start = Instant::now();
-        work();
-        start.elapsed()
-    });
-    timed.min().unwrap_or_default()
+fn timed(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
 }
 
-fn report_rate(what: &str, mb: f64, took: Duration, copy: Duration) {
-    let (seconds, copies) = (took.as_secs_f64(), took.as_secs_f64() / copy.as_secs_f64());
-    let (ms, gb_per_s) = (seconds * 1e3, mb / 1e3 / seconds);
-    report(what, &format!("{ms:9.2} ms  {gb_per_s:6.2} GB/s  {copies:6.2} x memcpy"));
-}
-
-fn report(what: &str, text: &str) {
-    eprintln!("{what:30} {text}");
+/// The median over the repetitions of how fast `ours` is beside `ceiling`.
+fn report(what: &str, ours: &[Duration], ceiling: &[Duration]) {
+    let mut ratios: Vec<f64> =
+        ours.iter().zip(ceiling).map(|(ours, ceiling)| ceiling.as_secs_f64() / ours.as_secs_f64()).collect();
+    ratios.sort_by(f64::total_cmp);
+    println!("{what:58} {:4.0} %", ratios[ratios.len() / 2] * 100.0);
 }
