@@ -51,8 +51,7 @@ impl Products {
             let packed = PackedLinear::new(weight).unwrap().expect("f32 on a CPU can be packed");
             (weight.shallow_clone(), packed)
         };
-        let is_matrix =
-            |name: &str, dims: usize| dims == 2 && name != "embed" && name != "head";
+        let is_matrix = |name: &str, dims: usize| dims == 2 && name != "embed" && name != "head";
         let matrices = model
             .params()
             .iter()
@@ -66,7 +65,8 @@ impl Products {
     fn run(&self, rows: usize, head_rows: usize, is_packed: bool) {
         let product = |(weight, packed): &(Tensor, PackedLinear), rows: usize| {
             let x = Tensor::ones([rows as i64, weight.size()[1]], (Kind::Float, Device::Cpu));
-            let _ = if is_packed { packed.forward(&x, None).unwrap() } else { x.linear(weight, None::<&Tensor>) };
+            let _ =
+                if is_packed { packed.forward(&x, None).unwrap() } else { x.linear(weight, None::<&Tensor>) };
         };
         self.matrices.iter().for_each(|matrix| product(matrix, rows));
         product(&self.head, head_rows);
@@ -106,10 +106,12 @@ fn main() {
     for repeat in 1..=repeats {
         ours.push(timed(|| generate(&mut engine, groups, samples, new_tokens, repeat)));
         for (is_packed, seconds) in [(false, &mut bare), (true, &mut packed)] {
-            seconds.push(timed(|| tch::no_grad(|| {
-                products.run(prompt_tokens, groups, is_packed);
-                (1..new_tokens).for_each(|_| products.run(groups * samples, groups * samples, is_packed));
-            })));
+            seconds.push(timed(|| {
+                tch::no_grad(|| {
+                    products.run(prompt_tokens, groups, is_packed);
+                    (1..new_tokens).for_each(|_| products.run(groups * samples, groups * samples, is_packed));
+                })
+            }));
         }
         theirs.extend(rival.as_mut().map(Rival::run));
     }
@@ -120,5 +122,8 @@ fn main() {
     report("generation against the bare matrix products of libtorch:", &ours, &bare);
     report("generation against bare products of packed weights:", &ours, &packed);
     let middle = rival::median(&ours).wall;
-    println!("for orientation: {:.0} tokens/s on the clock of this run", (groups * samples * new_tokens) as f64 / middle);
+    println!(
+        "for orientation: {:.0} tokens/s on the clock of this run",
+        (groups * samples * new_tokens) as f64 / middle
+    );
 }

@@ -25,8 +25,9 @@ fn rollout(groups: usize, samples: usize) -> Vec<Scored> {
         let prompt: Vec<u32> = (0..32 + 16 * (group * 3 % 4)).map(|at| token(group, at)).collect();
         for index in 0..samples {
             let draw = (group * 31 + index * 17) % 29;
-            let response: Vec<u32> =
-                (0..8 + 56 * draw * draw / (28 * 28)).map(|at| token(1 + group * samples + index, at)).collect();
+            let response: Vec<u32> = (0..8 + 56 * draw * draw / (28 * 28))
+                .map(|at| token(1 + group * samples + index, at))
+                .collect();
             let loss_mask = vec![1; response.len()];
             let sample = Sample {
                 group: group as u32,

@@ -47,7 +47,8 @@ fn write_model(dir: &Path) {
             let value = if shape.len() == 1 { 1.0 } else { (state >> 8) as f32 / 1.7e8 - 0.05 };
             values.extend_from_slice(&f32::to_le_bytes(value));
         }
-        let entry = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [start, values.len()]});
+        let entry =
+            serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [start, values.len()]});
         header.insert(name, entry);
     }
     let header = serde_json::to_vec(&header).unwrap();
