@@ -99,9 +99,10 @@ fn holders(store: &mut dyn Store, owner: &str) -> Result<Vec<(u64, String)>> {
         let Some(number) = paths::parse_number(&name) else { continue };
         let path = format!("{dir}/{name}");
         let Some(bytes) = store.read(&path)? else { continue };
-        let text = match is_trainer {
-            true => from_json::<Epoch>(&path, &bytes)?.holder,
-            false => String::from_utf8_lossy(&bytes).into_owned(),
+        let text = if is_trainer {
+            from_json::<Epoch>(&path, &bytes)?.holder
+        } else {
+            String::from_utf8_lossy(&bytes).into_owned()
         };
         found.push((number, text));
     }

@@ -241,7 +241,11 @@ fn the_writer_thread_reports_and_lets_training_go_on() {
     assert_eq!(writer.wait().unwrap(), Some(second.clone()));
     assert!(!writer.is_busy());
     complete(&first).unwrap();
-    assert_eq!(checkpoints(root.path()).unwrap(), [first.clone()], "the writer thread completes nothing");
+    assert_eq!(
+        checkpoints(root.path()).unwrap(),
+        std::slice::from_ref(&first),
+        "the writer thread completes nothing"
+    );
     complete(&second).unwrap();
     check(&second, 2);
     writer.submit(second.clone(), snapshot(0, 1, 2)).unwrap();

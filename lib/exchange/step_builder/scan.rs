@@ -73,7 +73,7 @@ impl<F: Format> StepBuilder<F> {
                 for writer in store.list(&dir)? {
                     for file in store.list(&format!("{dir}/{writer}"))? {
                         let path = format!("{dir}/{writer}/{file}");
-                        if !paths::parse_quarantine(&file).is_some() && !self.seen_columns.contains(&path) {
+                        if paths::parse_quarantine(&file).is_none() && !self.seen_columns.contains(&path) {
                             self.read_column(store, &name, &path)?;
                         }
                     }
