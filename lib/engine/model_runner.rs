@@ -251,7 +251,8 @@ mod tests {
         let segments = [slime_model::Segment::alone(0, 3)];
         let mut context = Context::packed(&segments, Kind::Float, Device::Cpu).unwrap();
         let hidden_td = fresh.forward(&mut context, &Tensor::from_slice(&[3i64, 1, 4])).unwrap();
-        let expected = Vec::<f32>::try_from(fresh.logits(&hidden_td.narrow(0, 2, 1)).unwrap().view([-1])).unwrap();
+        let expected =
+            Vec::<f32>::try_from(fresh.logits(&hidden_td.narrow(0, 2, 1)).unwrap().view([-1])).unwrap();
         assert_close(&after, &expected, "reloaded");
         assert!(before.iter().zip(&after).any(|(a, b)| (a - b).abs() > 1e-3));
     }

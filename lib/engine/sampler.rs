@@ -28,7 +28,12 @@ pub struct Scratch {
 /// Draws from `softmax(logits / temperature)` cut to top-k, then top-p of what is left, then min-p (the order of
 /// Hugging Face's logits processors) and renormalised. `uniform` in [0, 1) decides.
 /// `None` when the logits hold NaN or infinity.
-pub fn sample(logits: &[f32], params: &SamplingParams, uniform: f64, scratch: &mut Scratch) -> Option<Sampled> {
+pub fn sample(
+    logits: &[f32],
+    params: &SamplingParams,
+    uniform: f64,
+    scratch: &mut Scratch,
+) -> Option<Sampled> {
     let max = softmax::max(logits)?;
     let greedy = params.temperature <= 0.0;
     let inverse = if greedy { 1.0 } else { 1.0 / params.temperature } as f32;
@@ -247,8 +252,9 @@ mod tests {
 
     #[test]
     fn draw_over_chunks_is_the_draw_over_all() {
-        let logits: Vec<f32> =
-            (0..3000_u32).map(|i| if (500..1100).contains(&i) { -200.0 } else { ((i * 7919) % 101) as f32 / 25.0 }).collect();
+        let logits: Vec<f32> = (0..3000_u32)
+            .map(|i| if (500..1100).contains(&i) { -200.0 } else { ((i * 7919) % 101) as f32 / 25.0 })
+            .collect();
         let mut scratch = Scratch::default();
         let total = softmax::weigh(&logits, 4.0, 1.0, &mut scratch.weights, &mut scratch.sums);
         for u in 0..1000 {

@@ -17,7 +17,13 @@ pub(crate) fn max(logits: &[f32]) -> Option<f32> {
 
 /// Fills `weights` with `exp((logit - max) * inverse)`, where `inverse` is 1 / temperature, and `sums` with the sum of
 /// every [`CHUNK_LEN`] of them; returns the sum of all.
-pub(crate) fn weigh(logits: &[f32], max: f32, inverse: f32, weights: &mut Vec<f32>, sums: &mut Vec<f32>) -> f64 {
+pub(crate) fn weigh(
+    logits: &[f32],
+    max: f32,
+    inverse: f32,
+    weights: &mut Vec<f32>,
+    sums: &mut Vec<f32>,
+) -> f64 {
     weights.resize(logits.len(), 0.0);
     sums.clear();
     dispatch(Weigh { logits, max, inverse, weights, sums });
@@ -43,7 +49,8 @@ impl Kernel for Max<'_> {
                 *poison += if x.is_nan() { 1.0 } else { 0.0 };
             }
         }
-        *self.max = largest.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max });
+        *self.max =
+            largest.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max });
         *self.has_nan = poison.iter().any(|&count| count > 0.0) || rest.iter().any(|x| x.is_nan());
     }
 }

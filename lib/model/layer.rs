@@ -3,10 +3,10 @@
 use slime_config::HfConfig;
 use tch::Tensor;
 
-use crate::ops::qk_norm_rope::{Heads, QkNorm, qk_norm_rope};
 use crate::ops::add_norm::add_norm;
 use crate::ops::attend::attend;
 use crate::ops::linear::Linear;
+use crate::ops::qk_norm_rope::{Heads, QkNorm, qk_norm_rope};
 use crate::ops::silu_mul::silu_mul;
 use crate::{Context, ParamStore, Result};
 

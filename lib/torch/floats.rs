@@ -109,7 +109,10 @@ mod tests {
         let tensor = Tensor::arange(24, (Kind::Float, Device::Cpu)).view((2, 6, 2));
         let middle = tensor.narrow(1, 2, 3);
         let rows = rows_of(&middle).unwrap();
-        assert_eq!((rows.row(0), rows.row(1)), (&[4.0, 5., 6., 7., 8., 9.][..], &[16.0, 17., 18., 19., 20., 21.][..]));
+        assert_eq!(
+            (rows.row(0), rows.row(1)),
+            (&[4.0, 5., 6., 7., 8., 9.][..], &[16.0, 17., 18., 19., 20., 21.][..])
+        );
         assert!(rows_of(&tensor.transpose(1, 2)).is_err());
         assert!(rows_of(&tensor.to_kind(Kind::Double)).is_err());
     }

@@ -1,7 +1,7 @@
 //! Generation on the CPU by turns with transformers' `generate` and with the bare matrix products it needs.
 //!
 //! `cargo bench -p slime-engine --bench generate -- WEIGHTS_DIR`; `SLIME_BENCH_PYTHON` names a Python with torch and
-//! transformers. `GROUPS`, `SAMPLES`, `NEW_TOKENS`, `REPEATS` and `OMP_NUM_THREADS` change the sizes.
+//! transformers. `NUM_GROUPS`, `NUM_SAMPLES`, `NEW_TOKENS`, `REPEATS` and `OMP_NUM_THREADS` change the sizes.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 #[path = "rival/mod.rs"]
@@ -51,8 +51,7 @@ impl Products {
             let packed = PackedLinear::new(weight).unwrap().expect("f32 on a CPU can be packed");
             (weight.shallow_clone(), packed)
         };
-        let is_matrix =
-            |name: &str, dims: usize| dims == 2 && name != "embed" && name != "head";
+        let is_matrix = |name: &str, dims: usize| dims == 2 && name != "embed" && name != "head";
         let matrices = model
             .params()
             .iter()
@@ -66,7 +65,8 @@ impl Products {
     fn run(&self, rows: usize, head_rows: usize, is_packed: bool) {
         let product = |(weight, packed): &(Tensor, PackedLinear), rows: usize| {
             let x = Tensor::ones([rows as i64, weight.size()[1]], (Kind::Float, Device::Cpu));
-            let _ = if is_packed { packed.forward(&x, None).unwrap() } else { x.linear(weight, None::<&Tensor>) };
+            let _ =
+                if is_packed { packed.forward(&x, None).unwrap() } else { x.linear(weight, None::<&Tensor>) };
         };
         self.matrices.iter().for_each(|matrix| product(matrix, rows));
         product(&self.head, head_rows);
@@ -79,8 +79,8 @@ fn main() {
         println!("no weight directory given, nothing measured");
         return;
     };
-    let (groups, samples) = (setting("GROUPS", 4), setting("SAMPLES", 8));
-    let (new_tokens, repeats) = (setting("NEW_TOKENS", 64), setting("REPEATS", 5));
+    let (groups, samples) = (setting("NUM_GROUPS", 4), setting("NUM_SAMPLES", 8));
+    let (new_tokens, repeats) = (setting("NEW_TOKENS", 32), setting("REPEATS", 3));
     let threads = setting("OMP_NUM_THREADS", std::thread::available_parallelism().unwrap().get() as i32);
     tch::set_num_threads(threads);
     let prompts: Vec<Vec<u32>> = (0..groups * samples).map(|sample| prompt(sample / samples)).collect();
@@ -106,10 +106,12 @@ fn main() {
     for repeat in 1..=repeats {
         ours.push(timed(|| generate(&mut engine, groups, samples, new_tokens, repeat)));
         for (is_packed, seconds) in [(false, &mut bare), (true, &mut packed)] {
-            seconds.push(timed(|| tch::no_grad(|| {
-                products.run(prompt_tokens, groups, is_packed);
-                (1..new_tokens).for_each(|_| products.run(groups * samples, groups * samples, is_packed));
-            })));
+            seconds.push(timed(|| {
+                tch::no_grad(|| {
+                    products.run(prompt_tokens, groups, is_packed);
+                    (1..new_tokens).for_each(|_| products.run(groups * samples, groups * samples, is_packed));
+                })
+            }));
         }
         theirs.extend(rival.as_mut().map(Rival::run));
     }
@@ -120,5 +122,8 @@ fn main() {
     report("generation against the bare matrix products of libtorch:", &ours, &bare);
     report("generation against bare products of packed weights:", &ours, &packed);
     let middle = rival::median(&ours).wall;
-    println!("for orientation: {:.0} tokens/s on the clock of this run", (groups * samples * new_tokens) as f64 / middle);
+    println!(
+        "for orientation: {:.0} tokens/s on the clock of this run",
+        (groups * samples * new_tokens) as f64 / middle
+    );
 }

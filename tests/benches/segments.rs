@@ -32,8 +32,8 @@ fn main() {
 
     // By turns, so that what else runs on the machine disturbs all of them alike.
     let mut times: [Vec<Duration>; 7] = Default::default();
+    let mut copy = file.clone();
     for _ in 0..REPEATS {
-        let mut copy = vec![0u8; file.len()];
         let seconds = [
             timed(|| drop(black_box(file.clone()))),
             timed(|| drop(black_box(encoded()))),
@@ -42,8 +42,10 @@ fn main() {
             timed(|| black_box(&mut copy).copy_from_slice(&file)),
             timed(|| drop(black_box(decode_segment(buffer.clone()).expect("an unbroken segment")))),
             timed(|| {
-                let tokens: u64 =
-                    segment.views().map(|view| view.tokens().iter().map(|&t| u64::from(t)).sum::<u64>()).sum();
+                let tokens: u64 = segment
+                    .views()
+                    .map(|view| view.tokens().iter().map(|&t| u64::from(t)).sum::<u64>())
+                    .sum();
                 let log_probs: f32 =
                     segment.views().map(|view| view.rollout_log_probs().iter().sum::<f32>()).sum();
                 black_box((tokens, log_probs));

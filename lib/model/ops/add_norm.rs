@@ -12,7 +12,12 @@ use crate::Result;
 ///
 /// # Errors
 /// The shapes do not fit.
-pub fn add_norm(x_td: Tensor, delta_td: Option<&Tensor>, weight_d: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+pub fn add_norm(
+    x_td: Tensor,
+    delta_td: Option<&Tensor>,
+    weight_d: &Tensor,
+    eps: f64,
+) -> Result<(Tensor, Tensor)> {
     if can_serve([&x_td, delta_td.unwrap_or(&x_td), weight_d]) {
         serve(x_td, delta_td, weight_d, eps)
     } else {
@@ -45,7 +50,12 @@ pub fn reference(
 ///
 /// # Errors
 /// The shapes do not fit.
-pub fn serve(mut x_td: Tensor, delta_td: Option<&Tensor>, weight_d: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+pub fn serve(
+    mut x_td: Tensor,
+    delta_td: Option<&Tensor>,
+    weight_d: &Tensor,
+    eps: f64,
+) -> Result<(Tensor, Tensor)> {
     if let Some(delta_td) = delta_td {
         x_td = x_td.f_add_(delta_td)?;
     }

@@ -26,7 +26,11 @@ fn can_serve<const N: usize>(inputs: [&Tensor; N]) -> bool {
 
 /// Runs the kernel that `kernel` makes of the number of a row and the row, for every row of `out`; on all cores where
 /// there is enough to do.
-fn each_row<'a, K: Kernel>(out: &'a mut [f32], width: usize, kernel: impl Fn(usize, &'a mut [f32]) -> K + Sync) {
+fn each_row<'a, K: Kernel>(
+    out: &'a mut [f32],
+    width: usize,
+    kernel: impl Fn(usize, &'a mut [f32]) -> K + Sync,
+) {
     if width == 0 {
         return;
     }

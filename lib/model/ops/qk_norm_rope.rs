@@ -101,7 +101,8 @@ pub fn serve(
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let (t, width) = qkv.size2()?;
     let (cos, sin) = (rows_of(cos_tr)?, rows_of(sin_tr)?);
-    let weights = norm.map(|norm| Ok::<_, crate::Error>((floats(&norm.q_k)?, floats(&norm.k_k)?))).transpose()?;
+    let weights =
+        norm.map(|norm| Ok::<_, crate::Error>((floats(&norm.q_k)?, floats(&norm.k_k)?))).transpose()?;
     let eps = norm.map_or(0.0, |norm| norm.eps);
     each_row(floats_mut(&mut qkv)?, width as usize, |at, row| {
         let (q, rest) = row.split_at_mut((heads.num_q * heads.head_dim) as usize);
