@@ -1,7 +1,7 @@
 //! Generation on the CPU by turns with transformers' `generate` and with the bare matrix products it needs.
 //!
 //! `cargo bench -p slime-engine --bench generate -- WEIGHTS_DIR`; `SLIME_BENCH_PYTHON` names a Python with torch and
-//! transformers. `GROUPS`, `SAMPLES`, `NEW_TOKENS`, `REPEATS` and `OMP_NUM_THREADS` change the sizes.
+//! transformers. `NUM_GROUPS`, `NUM_SAMPLES`, `NEW_TOKENS`, `REPEATS` and `OMP_NUM_THREADS` change the sizes.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 #[path = "rival/mod.rs"]
@@ -79,8 +79,8 @@ fn main() {
         println!("no weight directory given, nothing measured");
         return;
     };
-    let (groups, samples) = (setting("GROUPS", 4), setting("SAMPLES", 8));
-    let (new_tokens, repeats) = (setting("NEW_TOKENS", 64), setting("REPEATS", 5));
+    let (groups, samples) = (setting("NUM_GROUPS", 4), setting("NUM_SAMPLES", 8));
+    let (new_tokens, repeats) = (setting("NEW_TOKENS", 32), setting("REPEATS", 3));
     let threads = setting("OMP_NUM_THREADS", std::thread::available_parallelism().unwrap().get() as i32);
     tch::set_num_threads(threads);
     let prompts: Vec<Vec<u32>> = (0..groups * samples).map(|sample| prompt(sample / samples)).collect();

@@ -32,8 +32,8 @@ fn main() {
 
     // By turns, so that what else runs on the machine disturbs all of them alike.
     let mut times: [Vec<Duration>; 7] = Default::default();
+    let mut copy = file.clone();
     for _ in 0..REPEATS {
-        let mut copy = vec![0u8; file.len()];
         let seconds = [
             timed(|| drop(black_box(file.clone()))),
             timed(|| drop(black_box(encoded()))),

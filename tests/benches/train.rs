@@ -1,7 +1,7 @@
 //! A training step on the CPU by turns with a padded PyTorch step on the same samples and with the bare matrix products.
 //!
 //! `cargo bench -p slime-trainer --bench train -- WEIGHTS_DIR`; `SLIME_BENCH_PYTHON` names a Python with torch and
-//! transformers. `GROUPS`, `SAMPLES`, `MICRO_BATCH` (of the rival), `REPEATS` and `OMP_NUM_THREADS` change the sizes.
+//! transformers. `NUM_GROUPS`, `NUM_SAMPLES`, `MICRO_BATCH` (of the rival), `REPEATS` and `OMP_NUM_THREADS` change the sizes.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 #[path = "rival/mod.rs"]
@@ -86,8 +86,8 @@ fn main() {
         println!("no weight directory given, nothing measured");
         return;
     };
-    let (groups, samples) = (setting("GROUPS", 4), setting("SAMPLES", 8));
-    let (micro_batch, repeats) = (setting("MICRO_BATCH", 8), setting("REPEATS", 5));
+    let (groups, samples) = (setting("NUM_GROUPS", 2), setting("NUM_SAMPLES", 8));
+    let (micro_batch, repeats) = (setting("MICRO_BATCH", 8), setting("REPEATS", 3));
     let threads = setting("OMP_NUM_THREADS", std::thread::available_parallelism().unwrap().get() as i32);
     tch::set_num_threads(threads);
     let scored = rollout(groups, samples);
