@@ -495,7 +495,7 @@ fn killed_writers_leave_nothing_to_the_next() {
         assert!(num_leftovers > 0, "{line}: no kill met a half-written output");
         desk.succeeds(line);
         let names: Vec<_> = fs::read_dir(desk.path("place")).unwrap().map(|e| e.unwrap().path()).collect();
-        assert_eq!(names, [target.clone()], "{line}");
+        assert_eq!(names, std::slice::from_ref(&target), "{line}");
         assert_eq!(desk::contents(&target), result, "{line}");
         desk::remove(&target);
     }

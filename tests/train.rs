@@ -28,7 +28,7 @@ fn rows() -> Vec<Value> {
         for index in 0..4u32 {
             let prompt: Vec<u32> = (0..3 + group).map(|at| (group * 17 + at * 5) % 96).collect();
             let response: Vec<u32> =
-                (0..1 + (group + 2 * index) % 5).map(|at| (group * 7 + index * 11 + at * 3) % 96).collect();
+                (0..=(group + 2 * index) % 5).map(|at| (group * 7 + index * 11 + at * 3) % 96).collect();
             let (prompt_len, response_len) = (prompt.len(), response.len());
             let (loss_mask, log_probs) = (vec![1; response_len], vec![-4.5; response_len]);
             let tokens = [prompt, response].concat();
@@ -45,11 +45,11 @@ fn rows() -> Vec<Value> {
 /// A folder with `samples.jsonl` and `run.toml`.
 fn folder(rows: &[Value]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
+    let text = rows.iter().map(|row| row.to_string() + "\n").collect::<String>();
     fs::write(dir.path().join("samples.jsonl"), text).expect("samples are written");
     let toml = format!(
-        "[model]\npath = {:?}\n[rollout]\nrollout_batch_size = 4\nn_samples_per_prompt = 4\n[train]\nlr = 1e-3\n",
-        fixture("llama")
+        "[model]\npath = \"{}\"\n[rollout]\nrollout_batch_size = 4\nn_samples_per_prompt = 4\n[train]\nlr = 1e-3\n",
+        fixture("llama").display()
     );
     fs::write(dir.path().join("run.toml"), toml).expect("the configuration is written");
     dir

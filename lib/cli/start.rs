@@ -34,10 +34,12 @@ pub fn report(tool: &str, failure: &Failure) -> u8 {
         };
     }
     let kind = if failure.code == exit::TRY_AGAIN { "drained" } else { "error" };
-    eprintln!("{tool}: {kind}: {}", failure.message.trim_end());
+    let mut text = format!("{tool}: {kind}: {}\n", failure.message.trim_end());
     if let Some(hint) = &failure.hint {
-        eprintln!("{tool}: hint: {}", hint.trim_end());
+        text = format!("{text}{tool}: hint: {}\n", hint.trim_end());
     }
+    // In one piece, so that a launcher does not mix it with what other ranks say.
+    eprint!("{text}");
     failure.code
 }
 

@@ -274,7 +274,7 @@ mod tests {
         let dir = root.path().join("w");
         let spec = TensorSpec { name: "x".to_owned(), dtype: Dtype::U8, shape: vec![1 << 16] };
         let mut writer = WeightWriter::create(&dir, vec![spec], 1 << 20).unwrap();
-        writer.write("x", &[7; 1 << 16]).unwrap();
+        writer.write("x", &vec![7; 1 << 16]).unwrap();
         writer.finish().unwrap();
         let weights = WeightDir::open(&dir).unwrap();
         let file = fs::OpenOptions::new().write(true).open(dir.join("model.safetensors")).unwrap();

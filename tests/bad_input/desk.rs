@@ -34,14 +34,16 @@ impl Desk {
         let desk = Self { dir: TempDir::new().unwrap() };
         desk.copy_weights("weights");
         desk.write("prompts.jsonl", PROMPTS);
-        let rows = (0..16_u32).map(|i| {
-            json!({
+        let rows: Vec<String> = (0..16_u32)
+            .map(|i| {
+                json!({
                 "step": 0, "group": i / 4, "index": i % 4, "status": "completed", "tokens": [1, 2, 3, 4, 5],
                 "prompt_len": 3, "loss_mask": [1, 1], "rollout_log_probs": [-4.5, -4.5],
                 "reward": f64::from(i % 2), "response": "4", "label": "4",
+            }).to_string()
             })
-        });
-        desk.write("samples.jsonl", &rows.map(|row| format!("{row}\n")).collect::<String>());
+            .collect();
+        desk.write("samples.jsonl", &(rows.join("\n") + "\n"));
         desk.write("run.toml", RUN);
         fs::create_dir(desk.path("run")).unwrap();
         desk.write("run/run.toml", RUN);
@@ -142,7 +144,7 @@ impl Desk {
         let tool = line.split(' ').next().unwrap();
         let (error, hint) = (format!("{tool}: error: "), format!("{tool}: hint: "));
         let lines: Vec<&str> = stderr.lines().filter(|line| !line.is_empty()).collect();
-        assert_eq!(lines.iter().filter(|line| line.starts_with(&error)).count(), 1, "{line}\n{stderr}");
+        assert_eq!(stderr.matches(&error).count(), 1, "{line}\n{stderr}");
         // A launcher has its own words about a rank that ended.
         let is_alone = prefix.first().is_none_or(|program| !program.ends_with("mpirun"));
         let rest = || lines.iter().filter(|line| !line.starts_with(&error));
