@@ -11,7 +11,7 @@ const LANES: usize = 16;
 /// The largest logit of a row; `None` when that is not finite, or any logit is NaN.
 pub(crate) fn max(logits: &[f32]) -> Option<f32> {
     let (mut max, mut has_nan) = (f32::NEG_INFINITY, false);
-    dispatch(Max { logits, max: &mut max, has_nan: &mut has_nan });
+    dispatch(Max { logits, found: &mut max, has_nan: &mut has_nan });
     (max.is_finite() && !has_nan).then_some(max)
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn weigh(
 
 struct Max<'a> {
     logits: &'a [f32],
-    max: &'a mut f32,
+    found: &'a mut f32,
     has_nan: &'a mut bool,
 }
 
@@ -40,18 +40,17 @@ impl Kernel for Max<'_> {
     #[inline(always)]
     fn run(self) {
         let mut largest = [f32::NEG_INFINITY; LANES];
-        // Stays 0 unless a logit is NaN or infinite.
-        let mut poison = [0.0f32; LANES];
+        let mut num_nan = [0.0f32; LANES];
         let (chunks, rest) = self.logits.as_chunks::<LANES>();
         for chunk in chunks {
-            for ((largest, poison), &x) in largest.iter_mut().zip(&mut poison).zip(chunk) {
+            for ((largest, num_nan), &x) in largest.iter_mut().zip(&mut num_nan).zip(chunk) {
                 *largest = if x > *largest { x } else { *largest };
-                *poison += if x.is_nan() { 1.0 } else { 0.0 };
+                *num_nan += if x.is_nan() { 1.0 } else { 0.0 };
             }
         }
-        *self.max =
+        *self.found =
             largest.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max });
-        *self.has_nan = poison.iter().any(|&count| count > 0.0) || rest.iter().any(|x| x.is_nan());
+        *self.has_nan = num_nan.iter().any(|&count| count > 0.0) || rest.iter().any(|x| x.is_nan());
     }
 }
 

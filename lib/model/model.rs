@@ -47,7 +47,7 @@ impl Model {
             .collect::<Result<Vec<_>>>()?;
         let rope = Rope::new(&config, params.kind(), params.device())?;
         let (head, final_norm_d) = (Linear::new(head_vd, None), params.get("final_norm")?);
-        Ok(Self { final_norm_d, config, params, embed_vd, layers, head, rope })
+        Ok(Self { config, params, embed_vd, layers, final_norm_d, head, rope })
     }
 
     /// The architecture.

@@ -38,7 +38,6 @@ fn with_avx2<K: Kernel>(kernel: K) {
 
 /// `e^x` within 2 units in the last place, 0 below -87.3, NaN for NaN; up to 88. The polynomial is that of Cephes' `expf`.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "vectorises only inside the loop that calls it")]
 #[expect(clippy::excessive_precision, reason = "the digits of the source")]
 pub fn exp(x: f32) -> f32 {
     /// Adding it rounds to an integer, which stands in the low bits.

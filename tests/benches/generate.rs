@@ -110,7 +110,7 @@ fn main() {
                 tch::no_grad(|| {
                     products.run(prompt_tokens, groups, is_packed);
                     (1..new_tokens).for_each(|_| products.run(groups * samples, groups * samples, is_packed));
-                })
+                });
             }));
         }
         theirs.extend(rival.as_mut().map(Rival::run));

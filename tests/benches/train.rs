@@ -1,4 +1,4 @@
-//! A training step on the CPU by turns with a padded PyTorch step on the same samples and with the bare matrix products.
+//! A training step on the CPU by turns with a padded `PyTorch` step on the same samples and with the bare matrix products.
 //!
 //! `cargo bench -p slime-trainer --bench train -- WEIGHTS_DIR`; `SLIME_BENCH_PYTHON` names a Python with torch and
 //! transformers. `NUM_GROUPS`, `NUM_SAMPLES`, `MICRO_BATCH` (of the rival), `REPEATS` and `OMP_NUM_THREADS` change the sizes.
@@ -72,9 +72,8 @@ fn bare_products(model: &Model, rows: usize, head_rows: usize) {
     };
     for (spec, weight) in model.params().iter().filter(|(spec, _)| spec.shape.len() == 2) {
         match spec.name.as_str() {
-            "head" => product(weight, head_rows),
             "embed" if model.params().find("head").is_some() => {}
-            "embed" => product(weight, head_rows),
+            "embed" | "head" => product(weight, head_rows),
             _ => product(weight, rows),
         }
     }

@@ -140,7 +140,9 @@ impl<'a> Kernel for HeadGroup<'a> {
             for (scores, number) in scores.chunks(size).zip(self.blocks) {
                 add_values(scores, block(self.values, *number), out);
             }
-            out.iter_mut().for_each(|out| *out /= total);
+            for out in out.iter_mut() {
+                *out /= total;
+            }
         }
     }
 }
@@ -174,7 +176,9 @@ fn score_block(q: &[f32], keys: &[f32], scale: f32, scores: &mut [f32]) {
 #[inline(always)]
 fn exp_shifted(scores: &mut [f32]) -> f32 {
     let max = scores.iter().fold(f32::NEG_INFINITY, |max, score| if *score > max { *score } else { max });
-    scores.iter_mut().for_each(|score| *score = exp(*score - max));
+    for score in scores.iter_mut() {
+        *score = exp(*score - max);
+    }
     scores.iter().sum()
 }
 

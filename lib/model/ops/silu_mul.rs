@@ -36,19 +36,19 @@ pub fn serve(gate_up: &Tensor) -> Result<Tensor> {
     let (rows, width) = (rows_of(gate_up)?, width as usize / 2);
     each_row(floats_mut(&mut out_tm)?, width, |at, out| {
         let (gate, up) = rows.row(at).split_at(width);
-        Gate { gate, up, out }
+        Halves { gate, up, out }
     });
     Ok(out_tm)
 }
 
 /// One row.
-struct Gate<'a> {
+struct Halves<'a> {
     gate: &'a [f32],
     up: &'a [f32],
     out: &'a mut [f32],
 }
 
-impl Kernel for Gate<'_> {
+impl Kernel for Halves<'_> {
     #[inline(always)]
     fn run(self) {
         for ((out, gate), up) in self.out.iter_mut().zip(self.gate).zip(self.up) {

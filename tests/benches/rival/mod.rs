@@ -88,7 +88,7 @@ pub fn median(seconds: &[Seconds]) -> Seconds {
     let middle = |part: fn(&Seconds) -> f64| {
         let mut sorted: Vec<f64> = seconds.iter().map(part).collect();
         sorted.sort_by(f64::total_cmp);
-        (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0
+        f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
     };
     Seconds { wall: middle(|s| s.wall), cpu: middle(|s| s.cpu) }
 }
@@ -99,7 +99,7 @@ pub fn report(what: &str, ours: &[Seconds], other: &[Seconds]) {
     let ratio = |part: fn(&Seconds) -> f64| {
         let mut ratios: Vec<f64> = ours.iter().zip(other).map(|(a, b)| part(b) / part(a)).collect();
         ratios.sort_by(f64::total_cmp);
-        (ratios[(ratios.len() - 1) / 2] + ratios[ratios.len() / 2]) / 2.0
+        f64::midpoint(ratios[(ratios.len() - 1) / 2], ratios[ratios.len() / 2])
     };
     println!("{what:58} {:5.2} times on the clock, {:5.2} by CPU time", ratio(|s| s.wall), ratio(|s| s.cpu));
 }
