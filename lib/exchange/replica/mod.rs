@@ -41,7 +41,7 @@ pub struct ReplicaConfig {
     pub max_in_flight: usize,
     /// Free groups (arrival order) go on with newer weights instead of finishing first.
     pub continue_on_newer: bool,
-    /// Age of the first finished group at which a segment is sealed.
+    /// Age of the first finished group at which a segment is sealed, at the latest.
     pub seal_ms: u64,
     /// Size at which a segment is sealed.
     pub seal_bytes: usize,
