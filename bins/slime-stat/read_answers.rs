@@ -40,7 +40,7 @@ pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
     let run_dir = RunDir::new(run);
     let mut places: Vec<Physical> = entries
         .filter_map(|entry| paths::parse_physical(entry.ok()?.file_name().to_str()?))
-        .filter(|&place| run_dir.join(paths::evaluation_column(place, set, "reward")).exists())
+        .filter(|&place| run_dir.join(paths::evaluation_file(place, set, "reward")).exists())
         .collect();
     places.sort_unstable();
     let (Some(&first), Some(&last)) = (places.first(), places.last()) else {
@@ -69,10 +69,10 @@ fn samples(run_dir: &RunDir, place: Physical, set: &str) -> Result<Vec<(Sample, 
         Ok::<_, Failure>((path.display().to_string(), bytes))
     };
     let broken = |path: &str, error: &slime_record::Error| Failure::data(format!("{path}: {error}"));
-    let (path, bytes) = read(paths::evaluation_samples(place, set))?;
+    let (path, bytes) = read(paths::evaluation_file(place, set, "samples"))?;
     let samples = decode_segment(bytes).and_then(|segment| segment.samples());
     let samples = samples.map_err(|error| broken(&path, &error))?;
-    let (path, bytes) = read(paths::evaluation_column(place, set, "reward"))?;
+    let (path, bytes) = read(paths::evaluation_file(place, set, "reward"))?;
     let (column, _) = Column::decode(bytes).map_err(|error| broken(&path, &error))?;
     let rows = column.rows_of(&samples).map_err(|error| broken(&path, &error))?;
     let ColumnValues::F32(rewards) = column.values else {
