@@ -189,7 +189,7 @@ mod tests {
         store.seal(&paths::incarnation("replica.1", 1), dead.as_bytes()).unwrap();
         store.seal(&paths::incarnation("replica.1", 2), living.as_bytes()).unwrap();
         let owner = Owner::claim(&mut store, "replica.1").unwrap();
-        sweep(&mut store, "replica.1", owner.incarnation, &[folder.clone()]).unwrap();
+        sweep(&mut store, "replica.1", owner.incarnation, std::slice::from_ref(&folder)).unwrap();
         let left: BTreeSet<String> = fs::read_dir(dir.path().join(&folder))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -3,6 +3,7 @@
 mod files;
 mod format;
 mod oracle;
+mod plan;
 mod process;
 mod schedule;
 
@@ -88,7 +89,7 @@ fn a_seed_repeats_its_schedule() {
 #[test]
 fn a_step_whose_groups_are_all_refused_ends_with_65_and_the_histogram() {
     for seed in 0..50 {
-        let mut plan = schedule::Plan::draw(seed, Fault::None);
+        let mut plan = plan::Plan::draw(seed, Fault::None);
         plan.builder.has_filter = true;
         plan.builder.max_groups = 12;
         plan.refuses_all = true;

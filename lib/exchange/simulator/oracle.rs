@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::World;
 use super::format::SimFormat;
-use super::schedule::Plan;
+use super::plan::Plan;
 use crate::{Bytes, Format, Order, Physical};
 
 /// Watches one schedule.

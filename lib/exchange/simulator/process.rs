@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::files::{SimFiles, Stop, VISIBILITY_MS, World};
 use super::format::SimFormat;
 use super::oracle::Oracle;
-use super::schedule::Plan;
+use super::plan::Plan;
 use crate::{
     BuilderAction, ColumnRow, Error, Format, Physical, Replica, ReplicaAction, Result, RewardAction,
     RewardWorker, SampleDigest, SealedStore, StepBuilder, Store, Trainer, TrainerAction,

@@ -1,0 +1,113 @@
+//! The settings of one schedule, drawn from its seed.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::Fault;
+use super::files::{Chances, VISIBILITY_MS};
+use super::format::SimPolicy;
+use super::process::Role;
+use crate::{BuilderConfig, Order, ReplicaConfig, RewardWorkerConfig, TrainerConfig};
+
+/// The settings of one schedule.
+pub(super) struct Plan {
+    pub seed: u64,
+    pub fault: Fault,
+    /// The filter refuses every group.
+    pub refuses_all: bool,
+    pub builder: BuilderConfig,
+    pub trainer: TrainerConfig,
+    num_workers: u32,
+    continue_on_newer: bool,
+    pub chances: Chances,
+    /// When the accidents stop, so that progress can be demanded.
+    pub calm_ms: u64,
+}
+
+impl Plan {
+    pub const NUM_SAMPLES: u32 = 2;
+
+    pub fn draw(seed: u64, fault: Fault) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let max_staleness = [0, 1, 4][rng.random_range(0..3)];
+        let publish_interval = if max_staleness > 0 { rng.random_range(1..=2) } else { 1 };
+        let is_arrival = max_staleness > 0 && rng.random_bool(0.6);
+        let has_filter = rng.random_bool(0.5);
+        let num_replicas = rng.random_range(1..=3);
+        let num_steps = rng.random_range(4..=7);
+        let eval_interval = [0, 2][rng.random_range(0..2)];
+        let builder = BuilderConfig {
+            max_staleness,
+            publish_interval,
+            order: if is_arrival { Order::Arrival } else { Order::Fixed },
+            num_groups: 2,
+            num_samples: Self::NUM_SAMPLES,
+            over_sampling: rng.random_range(2..=4),
+            max_groups: 60,
+            has_filter,
+            num_steps,
+            num_replicas,
+            max_in_flight: rng.random_range(1..=4),
+            lease_ms: 250,
+            beat_ms: 20,
+            columns: vec!["reward".into()],
+            eval_interval,
+        };
+        let trainer = TrainerConfig {
+            num_steps,
+            publish_interval,
+            max_staleness,
+            checkpoint_interval: rng.random_range(0..=3),
+            keep_checkpoints: rng.random_range(1..=2),
+            visibility_ms: 2 * VISIBILITY_MS,
+            eval_interval,
+            num_replicas,
+            beat_ms: 20,
+        };
+        let mut chance = |most: u32| if rng.random_bool(0.5) { rng.random_range(0..=most) } else { 0 };
+        let chances = Chances {
+            stale: chance(20),
+            lying: chance(200),
+            full: chance(10),
+            kill: chance(12),
+            freeze: chance(12),
+            broken: chance(30),
+            delay_ms: u64::from(chance(VISIBILITY_MS as u32)),
+        };
+        let calm_ms = rng.random_range(300..3000);
+        let (num_workers, continue_on_newer) = (rng.random_range(1..=2), rng.random_bool(0.5));
+        let refuses_all = false;
+        Self { seed, fault, refuses_all, builder, trainer, num_workers, continue_on_newer, chances, calm_ms }
+    }
+
+    pub fn policy(&self) -> SimPolicy {
+        SimPolicy { seed: self.seed, has_filter: self.builder.has_filter, refuses_all: self.refuses_all }
+    }
+
+    pub fn replica(&self, index: u32) -> ReplicaConfig {
+        ReplicaConfig {
+            index,
+            max_in_flight: 3,
+            continue_on_newer: self.continue_on_newer,
+            seal_ms: 10,
+            seal_bytes: 6,
+            beat_ms: 20,
+        }
+    }
+
+    pub fn reward(&self, index: u32) -> RewardWorkerConfig {
+        RewardWorkerConfig {
+            column: "reward".into(),
+            index,
+            num_workers: self.num_workers,
+            max_in_flight: 4,
+            beat_ms: 20,
+        }
+    }
+
+    pub fn roles(&self) -> Vec<Role> {
+        let replicas = (0..self.builder.num_replicas).map(Role::Replica);
+        let workers = (0..self.num_workers).map(Role::Reward);
+        [Role::Builder, Role::Trainer].into_iter().chain(replicas).chain(workers).collect()
+    }
+}
