@@ -387,6 +387,30 @@ fn tool_that_fails_ends_the_loop_with_its_code() {
 }
 
 #[test]
+fn arrival_order_with_a_filter_keeps_its_bounds_under_kills() {
+    let dir = TempDir::new().expect("a folder");
+    let sets = [
+        "run.max_staleness=1",
+        "run.order=arrival",
+        "rollout.dynamic_filter=nonzero_std",
+        "rollout.over_sampling_batch_size=6",
+        APART_SETS[0],
+        APART_SETS[1],
+    ];
+    let run = run_dir(&dir, "arrival", &sets);
+    assert!(torture(&run, &APART, 77, 1200) > 0);
+    let deeds = deeds(&run);
+    assert_consumed_once(&run, &deeds);
+    for manifest in &deeds.manifests {
+        assert!(manifest.staleness() <= 1, "step {}", manifest.step);
+        let groups = manifest.groups.iter().map(|group| (group.step, group.group));
+        let refused: BTreeSet<_> =
+            manifest.refused.iter().map(|refusal| (refusal.step, refusal.group)).collect();
+        assert!(groups.clone().all(|group| !refused.contains(&group)), "step {}", manifest.step);
+    }
+}
+
+#[test]
 #[ignore = "a thousand kills take half an hour"]
 fn a_thousand_kills_lose_and_double_nothing() {
     let dir = TempDir::new().expect("a folder");

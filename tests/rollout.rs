@@ -205,6 +205,21 @@ fn truncated_weights_are_refused() {
     assert_refused(&sample(&weights, &[], PROMPTS), 65, &["model.safetensors"]);
 }
 
+#[test]
+fn dry_run_prints_the_plan_and_a_configuration_that_reads_back() {
+    let dir = TempDir::new().unwrap();
+    let args =
+        ["--weights", "w", "--prompts", "p.jsonl", "--set", "rollout.rollout_batch_size=3", "--dry-run"];
+    let output = rollout(&args, "");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.starts_with("# "), "{text}");
+    assert!(text.contains("each of 3 prompts x 8 samples = 24"), "{text}");
+    let path = dir.path().join("run.toml");
+    fs::write(&path, &text).unwrap();
+    let again = rollout(&["--config", path.to_str().unwrap(), "--dry-run"], "");
+    assert_eq!(String::from_utf8(again.stdout).unwrap(), text);
+}
+
 /// A run with one step, whose version 0 is published as a trainer does.
 fn run_dir(dir: &TempDir) -> PathBuf {
     let (weights, run) = (weights(dir), dir.path().join("run"));

@@ -45,7 +45,7 @@ pub struct Args {
     /// Set a key of the configuration: section.key=value
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
-    /// Print the resolved configuration and exit
+    /// Print the resolved configuration, its plan as comments, and exit
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]

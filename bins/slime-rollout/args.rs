@@ -76,7 +76,7 @@ pub struct Once {
 #[derive(Debug, ClapArgs)]
 pub struct Resident {
     /// Stay with this run directory, in both roles unless one is named; run.toml in it is the configuration
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["weights", "prompts", "config", "output", "num_prompts"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["weights", "prompts", "config", "output", "num_prompts", "dry_run"])]
     pub follow: Option<PathBuf>,
     /// Only draw prompts, assign, accept and commit steps
     #[arg(long, requires = "follow", conflicts_with = "replica")]
@@ -114,6 +114,9 @@ pub struct Settings {
     /// Changes one key, as rollout.temperature=0.8
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
+    /// Print the resolved configuration, its plan as comments, and exit
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// Formats of samples.
@@ -134,6 +137,16 @@ impl Settings {
             tracing::warn!("{warning}");
         }
         Ok(config)
+    }
+
+    /// Ends the tool with the text that `--dry-run` asks for, where it does.
+    pub fn answer_dry_run(&self, config: &RunConfig) -> Result<(), Failure> {
+        if !self.dry_run {
+            return Ok(());
+        }
+        let text = config.to_toml().map_err(|error| Failure::from_error(error.exit_code(), &error))?;
+        // Text that was asked for: `run` prints it on stdout.
+        Err(Failure::new(0, text))
     }
 }
 
@@ -157,6 +170,7 @@ impl Once {
                 key.clone_from(name);
             }
         }
+        self.settings.answer_dry_run(&config)?;
         if config.model.path.is_empty() {
             return Err(
                 Failure::usage("no weights").with_hint("--weights DIR, or model.path in --config TOML")

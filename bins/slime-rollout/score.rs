@@ -11,6 +11,7 @@ use crate::{read_tokens, write_rows};
 pub fn score(args: &Score) -> Result<(), Failure> {
     let mut config = args.settings.load()?;
     config.model.path = args.weights.display().to_string();
+    args.settings.answer_dry_run(&config)?;
     // Greedy decoding still scores under the model's own distribution.
     let temperature = if config.rollout.temperature > 0.0 { config.rollout.temperature } else { 1.0 };
     let rows = read_tokens::read_tokens(&args.input)?;

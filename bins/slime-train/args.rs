@@ -53,7 +53,7 @@ pub struct Args {
     /// Start although a trainer of the run seems to be alive; the other one ends
     #[arg(long, requires = "follow")]
     pub takeover: bool,
-    /// Prints the resolved configuration and does nothing
+    /// Prints the resolved configuration, its plan as comments, and does nothing
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -185,9 +185,9 @@ fn end(is_complete: bool, comm: &dyn Communicator) -> Result<(), Failure> {
     if is_complete {
         tracing::info!("all steps are trained");
     } else if comm.size() == 1 {
-        return Err(Failure::new(75, "drained before the last step").with_hint("start again to continue"));
+        return Err(Failure::new(75, "stopped before the last step").with_hint("start again to continue"));
     } else {
-        tracing::info!("drained before the last step");
+        tracing::info!("stopped before the last step");
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod error;
 pub mod hf_config;
 mod load;
 pub mod paths;
+mod plan;
 mod rollout;
 mod run;
 mod train;

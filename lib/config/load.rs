@@ -207,7 +207,7 @@ impl RunConfig {
         self.eval.values().map(|set| set.interval).fold(0, gcd)
     }
 
-    /// The resolved configuration: every section, defaults and derived sizes written out.
+    /// The resolved configuration: its plan as comments, then every section, defaults and derived sizes written out.
     ///
     /// # Errors
     /// The batch identity does not hold.
@@ -219,8 +219,10 @@ impl RunConfig {
         resolved.train.global_batch_size = Some(batch.global_batch_size);
         resolved.train.num_steps_per_rollout = Some(batch.num_steps_per_rollout);
         resolved.run.order = Some(self.run.order());
-        toml::to_string(&resolved)
-            .map_err(|error| Error::Conflict(format!("cannot write the configuration as TOML: {error}")))
+        let plan: String = self.plan()?.iter().map(|line| format!("# {line}\n")).collect();
+        let text = toml::to_string(&resolved)
+            .map_err(|error| Error::Conflict(format!("cannot write the configuration as TOML: {error}")))?;
+        Ok(format!("{plan}\n{text}"))
     }
 
     /// What was set and has no effect, one sentence each.
