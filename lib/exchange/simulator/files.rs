@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Bound;
 use std::rc::Rc;
 
 use rand::{Rng, SeedableRng};
@@ -49,7 +50,7 @@ pub(super) struct World {
     pub replaces_commits: bool,
     pub rng: ChaCha8Rng,
     inodes: Vec<Inode>,
-    names: BTreeMap<String, Entry>,
+    names: BTreeMap<Rc<str>, Entry>,
     mistaken: BTreeSet<String>,
     delays: BTreeMap<(u32, String), u64>,
 }
@@ -103,8 +104,9 @@ impl World {
         self.names.get(path).map(|entry| self.inodes[entry.inode].bytes.clone())
     }
 
-    pub fn paths(&self, prefix: &str) -> Vec<String> {
-        let under = self.names.range(prefix.to_owned()..).take_while(|(path, _)| path.starts_with(prefix));
+    pub fn paths(&self, prefix: &str) -> Vec<Rc<str>> {
+        let from = (Bound::Included(prefix), Bound::Unbounded);
+        let under = self.names.range::<str, _>(from).take_while(|(path, _)| path.starts_with(prefix));
         under.map(|(path, _)| path.clone()).collect()
     }
 
@@ -126,7 +128,7 @@ impl World {
 
     fn put(&mut self, writer: u32, path: &str, inode: usize) {
         let created_ms = self.now_ms;
-        if let Some(old) = self.names.insert(path.to_owned(), Entry { inode, created_ms, writer }) {
+        if let Some(old) = self.names.insert(path.into(), Entry { inode, created_ms, writer }) {
             self.inodes[old.inode].num_links -= 1;
             // A replaced name was there before: readers never find it absent.
             if let Some(entry) = self.names.get_mut(path) {
@@ -354,7 +356,7 @@ impl RawFiles for SimFiles {
         self.call(path, true, |world| {
             let prefix = format!("{path}/");
             let mut gone = world.paths(&prefix);
-            gone.extend(world.names.contains_key(path).then(|| path.to_owned()));
+            gone.extend(world.names.contains_key(path).then(|| path.into()));
             for path in gone {
                 if let Some(entry) = world.names.remove(&path) {
                     world.inodes[entry.inode].num_links -= 1;
