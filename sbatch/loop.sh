@@ -13,9 +13,10 @@ shift
 . "${SLIME_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/sbatch/env.sh"
 run=${SLIME_RUN_DIR:-$home/runs/$(basename "$config" .toml)}
 
-mkdir -p "$run"
 if [ ! -e "$run/run.toml" ]; then
-    "$bin/slime-train" --config "$config" "$@" --dry-run >"$run/.run.toml.tmp"
+    resolved=$("$bin/slime-train" --config "$config" "$@" --dry-run)
+    mkdir -p "$run"
+    printf '%s\n' "$resolved" >"$run/.run.toml.tmp"
     mv "$run/.run.toml.tmp" "$run/run.toml"
 fi
 
@@ -36,6 +37,8 @@ while [ ${#tools[@]} -gt 0 ]; do
         if kill -0 "$tool" 2>/dev/null; then alive+=("$tool"); continue; fi
         status=0
         wait "$tool" || status=$?
+        # The signal came before the tool could catch it: nothing was begun, which is a drain too.
+        [ "$status" -ne $((128 + $(kill -l USR2))) ] || status=75
         # A failure says more than the drain of its partner, which without it would wait for ever.
         if [ "$status" -ne 0 ]; then
             case $code in 0 | 75) code=$status ;; esac

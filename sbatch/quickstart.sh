@@ -16,6 +16,10 @@ set -euo pipefail
 run=${SLIME_RUN_DIR:-$home/runs/quickstart}
 weights=${SLIME_WEIGHTS:-$home/weights/SmolLM2-135M-Instruct}
 python=${PYTHON:-python3}
+if [ $# -ne 0 ]; then
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    case $1 in -h | --help) exit 0 ;; *) exit 64 ;; esac
+fi
 say() { printf 'quickstart: %s\n' "$*"; }
 
 if [ -z "${SLIME_BIN:-}" ]; then
@@ -38,6 +42,11 @@ fi
 stage() {
     local run=$1 code=0
     shift
+    if [ -e "$run/control/done" ]; then
+        say "$run is done already; remove it to train again"
+        show "$run"
+        return
+    fi
     mkdir -p "$run"
     SLIME_RUN_DIR=$run bash "$home/sbatch/loop.sh" "$@" >>"$run/loop.log" 2>&1 &
     loop=$!
@@ -49,19 +58,29 @@ stage() {
         "$bin/slime-stat" "$run" --watch &
         watch=$!
     fi
-    while kill -0 "$loop" 2>/dev/null; do wait "$loop" && code=0 || code=$?; done
-    wait "$loop" 2>/dev/null || code=$?
+    # A trapped signal ends a wait too, so only the wait after the end has the loop's own code.
+    while kill -0 "$loop" 2>/dev/null; do wait "$loop" || true; done
+    wait "$loop" || code=$?
     if [ "$code" -ne 0 ]; then
         [ -z "$watch" ] || kill -TERM "$watch" 2>/dev/null || true
         wait
+        if [ "$code" -eq 75 ]; then
+            say "stopped between steps; the same command goes on from there"
+            exit 75
+        fi
         say "the loop ended with code $code; $run/loop.log ends with"
         tail -n 5 "$run/loop.log"
         exit "$code"
     fi
     wait "$watch"
+    show "$run"
+}
+
+# The table and curves of a stage, and the same questions before and after.
+show() {
     echo
-    "$bin/slime-stat" "$run"
-    "$bin/slime-stat" "$run" --answers greedy
+    "$bin/slime-stat" "$1"
+    "$bin/slime-stat" "$1" --answers greedy
 }
 
 say "stage 1: sums of numbers below 10"

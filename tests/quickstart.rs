@@ -11,11 +11,12 @@ fn stat(run: &Path) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Reward of the first and the last step.
+/// Reward of the first step, and the mean of the last three: one prompt in eight that is always missed moves a step
+/// by an eighth.
 fn rewards(run: &Value) -> (f64, f64) {
     let steps = run["steps"].as_array().expect("a list");
-    let reward = |step: Option<&Value>| step.and_then(|step| step["reward_mean"].as_f64()).expect("a reward");
-    (reward(steps.first()), reward(steps.last()))
+    let rewards: Vec<f64> = steps.iter().filter_map(|step| step["reward_mean"].as_f64()).collect();
+    (rewards[0], rewards[rewards.len() - 3..].iter().sum::<f64>() / 3.0)
 }
 
 /// Reward of the first and the last evaluation of a set.
@@ -27,7 +28,7 @@ fn evaluations(run: &Value, set: &str) -> (f64, f64) {
 }
 
 #[test]
-#[ignore = "ten minutes, 15 GB and the network"]
+#[ignore = "ten minutes, 20 GB of disk and the network"]
 fn both_stages_learn_what_they_promise() {
     let dir = tempfile::tempdir().expect("a folder");
     let run = dir.path().join("quickstart");

@@ -89,6 +89,10 @@ fn missing_runs_and_broken_lines_are_errors() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("train.jsonl: line 2: "), "{output:?}");
     let empty = tempfile::tempdir().expect("a folder can be made");
     let output = stat(&[name(empty.path())]);
+    assert_eq!(output.status.code(), Some(66));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not a run directory"), "{output:?}");
+    fs::write(empty.path().join("run.toml"), "").expect("writable");
+    let output = stat(&[name(empty.path())]);
     assert!(output.status.success() && output.stdout.starts_with(b"no steps yet"));
 }
 

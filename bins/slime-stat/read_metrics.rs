@@ -34,6 +34,10 @@ pub fn read(run: &str) -> Result<Metrics, Failure> {
     }
     let run_dir = RunDir::new(run);
     fs::metadata(run).map_err(|error| Failure::open(run, &error))?;
+    if !run_dir.run_toml().exists() && !run_dir.metrics().exists() {
+        let message = format!("{run}: not a run directory: it has neither run.toml nor metrics");
+        return Err(Failure::new(slime_cli::exit::NO_INPUT, message));
+    }
     for path in files(&run_dir.metrics())? {
         let name = path.display().to_string();
         let bytes = fs::read(&path).map_err(|error| Failure::open(&name, &error))?;

@@ -39,6 +39,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         );
     }
     if args.follow.is_some() {
+        // From here on a signal drains, also while weights are still being read.
+        slime_cli::drain::install();
         config.run.num_steps = Some(slime_environment::num_steps(&config).map_err(failure!())?);
     }
     let placement = Placement::detect().map_err(failure!())?;

@@ -2,7 +2,9 @@
 //! missing device a failure; without it the test says so and checks nothing.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use slime_torch::{AdamW, CustomFunction, Forward, ParamState, adamw_step, cuda, custom_function, global_norm};
+use slime_torch::{
+    AdamW, CustomFunction, Forward, ParamState, adamw_step, cuda, custom_function, global_norm,
+};
 use tch::{Device, Kind, Tensor};
 
 /// `x -> x w^T`, with both saved.
@@ -56,5 +58,8 @@ fn training_steps_on_a_device_are_those_of_the_cpu() {
     let ((on_cpu, norm), (on_device, device_norm)) = (train(Device::Cpu), train(Device::Cuda(0)));
     let difference = (&on_cpu - &on_device).abs().max().double_value(&[]);
     eprintln!("{} device(s); weights differ by {difference:e}", tch::Cuda::device_count());
-    assert!(difference < 1e-5 && (norm - device_norm).abs() < 1e-5 * norm, "{difference}, {norm}, {device_norm}");
+    assert!(
+        difference < 1e-5 && (norm - device_norm).abs() < 1e-5 * norm,
+        "{difference}, {norm}, {device_norm}"
+    );
 }
