@@ -119,6 +119,16 @@ fn one_rollout_gives_new_weights_and_a_dump_under_hugging_face_names() {
 }
 
 #[test]
+fn input_that_was_cut_off_within_a_group_is_noticed() {
+    let mut rows = rows();
+    rows.truncate(14);
+    let dir = folder(&rows);
+    let output = train(dir.path(), &["--dump", "dump"]);
+    let stderr = message(&output);
+    assert!(stderr.contains("group 3 of step 0 has 2 samples, others have up to 4"), "{stderr}");
+}
+
+#[test]
 fn ranks_under_mpirun_give_the_same_loss_and_weights() {
     // The launcher beside the `mpicc` of the build, or that of the system.
     let beside = std::env::var("SLIME_MPICC").map(|mpicc| mpicc.replace("mpicc", "mpirun"));

@@ -1,5 +1,6 @@
 //! Trains on one rollout and ends.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,6 +73,9 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
         return follow(run, config, args.takeover, &mut trainer, comm);
     }
     let scored = read_samples(&args.samples, &**comm)?;
+    if comm.rank() == 0 {
+        warn_of_uneven_groups(&scored);
+    }
     let started = Instant::now();
     let mut first_grads = None;
     let steps = train(&mut trainer, &scored, |grads| {
@@ -98,6 +102,22 @@ fn check_outputs(args: &Args) -> Result<(), Failure> {
         args.dump.as_ref().map(|dump| if dump.exists() { dump.join("new") } else { dump.clone() });
     let mut places = args.output.iter().chain(&folder_of_dump);
     places.try_for_each(WeightWriter::check_target).map_err(failure!())
+}
+
+/// Advantages compare the samples of a group, so an input that was cut off on its way changes them without an error.
+fn warn_of_uneven_groups(scored: &[Scored]) {
+    let mut sizes: BTreeMap<(u64, u32), usize> = BTreeMap::new();
+    for scored in scored {
+        *sizes.entry((scored.sample.step, scored.sample.group)).or_default() += 1;
+    }
+    let (smallest, largest) = (sizes.iter().min_by_key(|(_, size)| **size), sizes.values().max());
+    if let (Some(((step, group), smallest)), Some(largest)) = (smallest, largest)
+        && smallest < largest
+    {
+        tracing::warn!(
+            "group {group} of step {step} has {smallest} samples, others have up to {largest}; was the input cut off?"
+        );
+    }
 }
 
 fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Failure> {
