@@ -1,7 +1,9 @@
 //! The product's file formats behind the machines: segments and columns as Arrow, their place in the run as metadata.
 
+use std::io::Write;
+
 use slime_record::{
-    Column, ColumnValues, Provenance, Sample, SampleView, Status, VersionRun, decode_segment, encode_segment,
+    Column, ColumnValues, Provenance, Sample, SampleView, Status, VersionRun, decode_segment, write_segment,
 };
 
 use crate::{ColumnDigest, ColumnRow, Error, Format, Result, SampleDigest, SegmentDigest, SegmentHeader};
@@ -18,7 +20,7 @@ pub struct ArrowFormat {
 impl Format for ArrowFormat {
     type Row = Sample;
 
-    fn encode(&self, header: &SegmentHeader, rows: &[Sample]) -> Result<Vec<u8>> {
+    fn write(&self, header: &SegmentHeader, rows: &[Sample], out: &mut dyn Write) -> Result<()> {
         let mut provenance = self.provenance.clone();
         let SegmentHeader { step, epoch, replica, incarnation } = *header;
         for (key, value) in
@@ -26,7 +28,7 @@ impl Format for ArrowFormat {
         {
             provenance.extra.insert(key.to_owned(), value.to_string());
         }
-        encode_segment(rows, &provenance).map_err(Error::outside)
+        write_segment(out, rows, &provenance).map_err(Error::outside)
     }
 
     fn row_bytes(&self, row: &Sample) -> usize {
@@ -121,7 +123,9 @@ mod tests {
     fn segment_reads_back_with_its_header_and_trained_tokens() {
         let format = ArrowFormat::default();
         let header = SegmentHeader { step: 4, epoch: 2, replica: 1, incarnation: 9 };
-        let digest = format.digest(&format.encode(&header, &[sample()]).unwrap()).unwrap();
+        let mut bytes = Vec::new();
+        format.write(&header, &[sample()], &mut bytes).unwrap();
+        let digest = format.digest(&bytes).unwrap();
         assert_eq!(digest.header, header);
         assert_eq!(digest.rows[0].id, sample().id());
         assert_eq!(

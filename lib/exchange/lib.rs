@@ -35,5 +35,5 @@ pub use slime_config::paths::Physical;
 pub use step_builder::{
     BuilderAction, BuilderConfig, DrawnPrompt, FinishedGroup, Order, StepBuilder, StepPolicy, Verdict,
 };
-pub use store::{Bytes, Commit, FsFiles, FsStore, RawFiles, SealedStore, Store};
+pub use store::{Bytes, Commit, Fill, FsFiles, FsStore, RawFiles, SealedStore, Store};
 pub use trainer::{Trainer, TrainerAction, TrainerConfig};

@@ -1,5 +1,7 @@
 //! What the machines need to know of sealed segments and columns, and the seam to the file formats.
 
+use std::io::Write;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use slime_record::{Sample, SampleId, VersionRun};
 
@@ -76,8 +78,8 @@ pub trait Format {
     /// A sample as the driver generates it.
     type Row: Clone;
 
-    /// Encodes a segment.
-    fn encode(&self, header: &SegmentHeader, rows: &[Self::Row]) -> Result<Vec<u8>>;
+    /// Writes a segment; the same header and rows give the same bytes.
+    fn write(&self, header: &SegmentHeader, rows: &[Self::Row], out: &mut dyn Write) -> Result<()>;
 
     /// Bytes a row will take, roughly: the size limit of a segment is checked against it.
     fn row_bytes(&self, row: &Self::Row) -> usize;

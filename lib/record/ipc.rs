@@ -32,32 +32,46 @@ pub(crate) fn write_file(
     batches: impl IntoIterator<Item = Result<RecordBatch>>,
     capacity: usize,
 ) -> Result<Vec<u8>> {
-    let out = Hashed { bytes: Vec::with_capacity(capacity), hash: Xxh3::new() };
+    let mut bytes = Vec::with_capacity(capacity);
+    write_file_to(&mut bytes, schema, batches)?;
+    Ok(bytes)
+}
+
+/// Writes a sealed Arrow file, batch by batch.
+pub(crate) fn write_file_to(
+    out: impl Write,
+    schema: &Schema,
+    batches: impl IntoIterator<Item = Result<RecordBatch>>,
+) -> Result<()> {
+    let out = Hashed { out, num_bytes: 0, hash: Xxh3::new() };
     let mut writer = FileWriter::try_new_with_options(out, schema, write_options()?).map_err(Error::Write)?;
     for batch in batches {
         writer.write(&batch?).map_err(Error::Write)?;
     }
-    let (bytes, hash) = (writer.get_ref().bytes.len(), writer.get_ref().hash.digest());
+    let (bytes, hash) = (writer.get_ref().num_bytes, writer.get_ref().hash.digest());
     writer.write_metadata(SEAL_BYTES, bytes.to_string());
     writer.write_metadata(SEAL_HASH, format!("{hash:016x}"));
-    Ok(writer.into_inner().map_err(Error::Write)?.bytes)
+    writer.into_inner().map_err(Error::Write)?;
+    Ok(())
 }
 
-/// Bytes with the hash of what was written so far, taken while they are in the caches.
-struct Hashed {
-    bytes: Vec<u8>,
+/// Takes the hash of what was written so far while it is in the caches.
+struct Hashed<W> {
+    out: W,
+    num_bytes: usize,
     hash: Xxh3,
 }
 
-impl Write for Hashed {
+impl<W: Write> Write for Hashed<W> {
     fn write(&mut self, new: &[u8]) -> std::io::Result<usize> {
-        self.bytes.extend_from_slice(new);
+        self.out.write_all(new)?;
+        self.num_bytes += new.len();
         self.hash.update(new);
         Ok(new.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        self.out.flush()
     }
 }
 

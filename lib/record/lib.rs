@@ -33,7 +33,7 @@ pub use provenance::{LogProbSpace, Provenance};
 pub use publication::{Epoch, Publication, TensorChecksum};
 pub use row::Row;
 pub use sample::{Sample, SampleId, Status, VersionRun, tokens_hash};
-pub use segment::{MAX_BATCH_BYTES, Segment, decode_segment, encode_segment, read_segment};
+pub use segment::{MAX_BATCH_BYTES, Segment, decode_segment, encode_segment, read_segment, write_segment};
 pub use sniff::{Format, RowReader, sniff};
 pub use stream::{StreamReader, StreamWriter};
 pub use view::SampleView;

@@ -5,6 +5,7 @@ use crate::view::{SampleBatch, SampleView};
 use crate::{Error, Provenance, Result, Sample, SampleId, ipc};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,16 +24,31 @@ pub fn encode_segment(samples: &[Sample], provenance: &Provenance) -> Result<Vec
     encode_in_batches(samples, provenance, BATCH_BYTES)
 }
 
+/// Writes a segment file batch by batch, so that the disk is busy while later batches are encoded. The same samples give
+/// the same bytes as [`encode_segment`].
+///
+/// # Errors
+/// As [`encode_segment`]; [`Error::Write`] when `out` refuses.
+pub fn write_segment(out: impl Write, samples: &[Sample], provenance: &Provenance) -> Result<()> {
+    write_in_batches(out, samples, provenance, BATCH_BYTES)
+}
+
 fn encode_in_batches(samples: &[Sample], provenance: &Provenance, most: usize) -> Result<Vec<u8>> {
-    let schema = Arc::new(sample_schema(provenance));
     let total: usize = samples.iter().map(sample_bytes).sum();
+    // Headers and padding come on top; a guess that is too small costs one more allocation.
+    let mut bytes = Vec::with_capacity(total + total / 16 + (64 << 10));
+    write_in_batches(&mut bytes, samples, provenance, most)?;
+    Ok(bytes)
+}
+
+fn write_in_batches(out: impl Write, samples: &[Sample], provenance: &Provenance, most: usize) -> Result<()> {
+    let schema = Arc::new(sample_schema(provenance));
     let batches = chunks(samples, most, sample_bytes).into_iter().map(|chunk| {
         chunk.iter().try_for_each(Sample::validate)?;
         let columns = sample_columns(&chunk.iter().collect::<Vec<_>>())?;
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(Error::Write)
     });
-    // Headers and padding come on top; a guess that is too small costs one more allocation.
-    ipc::write_file(&schema, batches, total + total / 16 + (64 << 10))
+    ipc::write_file_to(out, &schema, batches)
 }
 
 /// Opens the bytes of a segment file; nothing is copied, columns are views of `file`.

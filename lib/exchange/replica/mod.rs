@@ -109,7 +109,7 @@ pub struct Replica<F: Format> {
     finished: Vec<(GroupId, u32, Vec<F::Row>)>,
     pending: BTreeMap<(u64, u64), Pending<F::Row>>,
     sealed: Sealed,
-    writing: Option<Unwritten>,
+    writing: Option<Unwritten<F::Row>>,
     next_segment: u64,
     loaded: Option<Physical>,
     loading: Option<Physical>,

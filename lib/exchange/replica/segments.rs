@@ -20,11 +20,12 @@ pub(super) struct Pending<R> {
     groups: Vec<(GroupId, u32)>,
 }
 
-/// A segment that is encoded and not yet under its name.
+/// A complete segment that is not yet under its name.
 #[derive(Debug, Clone)]
-pub(super) struct Unwritten {
+pub(super) struct Unwritten<R> {
     path: String,
-    bytes: Vec<u8>,
+    header: SegmentHeader,
+    rows: Vec<R>,
 }
 
 impl<F: Format> Replica<F> {
@@ -69,14 +70,14 @@ impl<F: Format> Replica<F> {
                 replica: self.config.index,
                 incarnation: self.owner.incarnation,
             };
-            let bytes = self.format.encode(&header, &self.pending[&(step, epoch)].rows)?;
             let name = paths::segment_name(self.owner.incarnation, self.next_segment);
             let path = format!("{}/{name}", paths::segments(step, self.config.index));
             self.next_segment += 1;
-            for key in self.pending.remove(&(step, epoch)).into_iter().flat_map(|pending| pending.groups) {
+            let Some(pending) = self.pending.remove(&(step, epoch)) else { continue };
+            for key in pending.groups {
                 self.sealed.insert(key, Some(path.clone()));
             }
-            self.writing = Some(Unwritten { path, bytes });
+            self.writing = Some(Unwritten { path, header, rows: pending.rows });
             self.finish_writing(store)?;
         }
         Ok(())
@@ -84,8 +85,8 @@ impl<F: Format> Replica<F> {
 
     /// A failed seal is repeated with the same name and bytes, since it may have been done.
     pub(super) fn finish_writing(&mut self, store: &mut dyn Store) -> Result<()> {
-        if let Some(Unwritten { path, bytes }) = &self.writing {
-            store.seal(path, bytes)?;
+        if let Some(Unwritten { path, header, rows }) = &self.writing {
+            store.seal_with(path, &mut |out| self.format.write(header, rows, out))?;
             self.writing = None;
         }
         Ok(())

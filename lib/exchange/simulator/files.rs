@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use slime_config::paths;
 
-use crate::{Bytes, Error, RawFiles, Result};
+use crate::{Bytes, Error, Fill, RawFiles, Result};
 
 /// Longest time a name or its absence may be remembered wrongly by a reader.
 pub(super) const VISIBILITY_MS: u64 = 40;
@@ -273,7 +273,9 @@ impl RawFiles for SimFiles {
 
     fn pause(&mut self, _ms: u64) {}
 
-    fn write_tmp(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
+    fn write_tmp(&mut self, path: &str, fill: Fill<'_>) -> Result<()> {
+        let mut bytes = Vec::new();
+        fill(&mut bytes)?;
         let process = self.process;
         self.call(path, true, |world| {
             if world.happens(world.chances.full) {

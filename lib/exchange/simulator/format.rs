@@ -1,12 +1,14 @@
 //! The simulator's files: the digests themselves, as JSON, and its prompts and filter.
 
+use std::io::Write;
+
 use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::segment::{from_json, to_json};
 use crate::{
-    ColumnDigest, DrawnPrompt, FinishedGroup, Format, Result, SampleDigest, SegmentDigest, SegmentHeader,
-    StepPolicy, Verdict,
+    ColumnDigest, DrawnPrompt, Error, FinishedGroup, Format, Result, SampleDigest, SegmentDigest,
+    SegmentHeader, StepPolicy, Verdict,
 };
 
 /// Segments and columns as JSON.
@@ -16,8 +18,9 @@ pub(super) struct SimFormat;
 impl Format for SimFormat {
     type Row = SampleDigest;
 
-    fn encode(&self, header: &SegmentHeader, rows: &[SampleDigest]) -> Result<Vec<u8>> {
-        Ok(to_json(&SegmentDigest { header: *header, rows: rows.to_vec() }))
+    fn write(&self, header: &SegmentHeader, rows: &[SampleDigest], out: &mut dyn Write) -> Result<()> {
+        let bytes = to_json(&SegmentDigest { header: *header, rows: rows.to_vec() });
+        out.write_all(&bytes).map_err(|source| Error::io("write", "segment", source))
     }
 
     fn row_bytes(&self, _row: &SampleDigest) -> usize {

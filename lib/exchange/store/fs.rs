@@ -1,18 +1,22 @@
 //! The raw calls on the real filesystem: mode 0700, mapped reads populated at once, `pread` where that is refused.
-#![expect(unsafe_code, reason = "mapping a closed file read-only")]
+#![expect(unsafe_code, reason = "maps closed files read-only and starts write-back")]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Bytes, RawFiles, SealedStore};
+use super::{Bytes, Fill, RawFiles, SealedStore};
 use crate::holder::Holder;
 use crate::{Error, Result};
 
 /// Files up to this size are read, larger ones mapped: a mapping costs more than copying a page or two.
 const MIN_MAPPED_BYTES: u64 = 64 * 1024;
+
+/// Bytes after which the disk is told to begin.
+const WRITE_BACK_BYTES: u64 = 4 << 20;
 
 /// The store of a run directory.
 pub type FsStore = SealedStore<FsFiles>;
@@ -65,6 +69,48 @@ impl FsFiles {
     }
 }
 
+/// Has the disk begin with what is written while more is being made, so the sync at the end finds little left.
+struct Eager<'a> {
+    file: &'a File,
+    num_bytes: u64,
+    num_started: u64,
+    failure: Option<io::Error>,
+}
+
+impl Write for Eager<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match (&mut &*self.file).write(bytes) {
+            Ok(written) => {
+                self.num_bytes += written as u64;
+                if self.num_bytes - self.num_started >= WRITE_BACK_BYTES {
+                    self.start_write_back();
+                }
+                Ok(written)
+            }
+            Err(error) => {
+                let told = io::Error::from(error.kind());
+                self.failure = Some(error);
+                Err(told)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Eager<'_> {
+    fn start_write_back(&mut self) {
+        let (from, len) = (self.num_started as i64, (self.num_bytes - self.num_started) as i64);
+        // SAFETY: a system call on an open file; it changes no memory. Where it is not known nothing is lost: the sync
+        // at the end does all of the work.
+        let _ =
+            unsafe { libc::sync_file_range(self.file.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE) };
+        self.num_started = self.num_bytes;
+    }
+}
+
 impl RawFiles for FsFiles {
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
@@ -74,10 +120,10 @@ impl RawFiles for FsFiles {
         std::thread::sleep(Duration::from_millis(ms));
     }
 
-    fn write_tmp(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
+    fn write_tmp(&mut self, path: &str, fill: Fill<'_>) -> Result<()> {
         let full = self.at(path);
         let open = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&full);
-        let mut file = match open() {
+        let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 make_dir(full.parent().unwrap_or(&self.root))?;
                 open()
@@ -85,7 +131,11 @@ impl RawFiles for FsFiles {
             outcome => outcome,
         }
         .map_err(|source| Error::io("create", path, source))?;
-        file.write_all(bytes).map_err(|source| Error::io("write", path, source))?;
+        let mut eager = Eager { file: &file, num_bytes: 0, num_started: 0, failure: None };
+        if let Err(error) = fill(&mut eager) {
+            // A format wraps what the disk said; here it is still known.
+            return Err(eager.failure.map_or(error, |source| Error::io("write", path, source)));
+        }
         // Quotas of network filesystems show here; closing a synced file has nothing left to report.
         file.sync_all().map_err(|source| Error::io("sync", path, source))
     }

@@ -5,7 +5,7 @@ mod raw;
 mod sealed;
 
 pub use fs::{FsFiles, FsStore};
-pub use raw::{Bytes, RawFiles};
+pub use raw::{Bytes, Fill, RawFiles};
 pub(crate) use sealed::verify;
 pub use sealed::{Commit, SealedStore};
 
@@ -24,7 +24,12 @@ pub trait Store {
 
     /// Writes a file under a name that only this owner uses; synced, then renamed. Done twice with the same bytes
     /// it is done once. A full disk or an error leaves nothing under the name.
-    fn seal(&mut self, path: &str, bytes: &[u8]) -> Result<()>;
+    fn seal(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.seal_with(path, &mut sealed::all_of(bytes, path))
+    }
+
+    /// The same with content that is made while it is written.
+    fn seal_with(&mut self, path: &str, fill: Fill<'_>) -> Result<()>;
 
     /// Creates a name exclusively with its whole content; on an error the link count decides.
     fn commit(&mut self, path: &str, bytes: &[u8]) -> Result<Commit>;

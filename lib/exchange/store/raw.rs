@@ -1,5 +1,6 @@
 //! The raw calls a store stands on; each may fail although it was done, as on network filesystems.
 
+use std::io::Write;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -50,6 +51,9 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
+/// Writes the content of a file; called once.
+pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
+
 /// The calls. Paths are relative to the run directory.
 pub trait RawFiles {
     /// Monotonic milliseconds.
@@ -57,7 +61,7 @@ pub trait RawFiles {
     /// Waits before another try.
     fn pause(&mut self, ms: u64);
     /// Writes and syncs a whole new temporary file (its folder is made when missing), replacing a stale one.
-    fn write_tmp(&mut self, path: &str, bytes: &[u8]) -> Result<()>;
+    fn write_tmp(&mut self, path: &str, fill: Fill<'_>) -> Result<()>;
     /// Renames within a folder, replacing.
     fn rename(&mut self, from: &str, to: &str) -> Result<()>;
     /// Gives a file a second name; `false` when the name is taken.

@@ -1,8 +1,10 @@
 //! The hand-over protocol over raw calls: temporary name, sync, then rename or link, and what to believe on errors.
 
+use std::io::Write;
+
 use slime_config::paths;
 
-use super::{Bytes, RawFiles, Store};
+use super::{Bytes, Fill, RawFiles, Store};
 use crate::{Error, Result};
 
 const NUM_TRIES: u32 = 6;
@@ -59,9 +61,9 @@ impl<R: RawFiles> SealedStore<R> {
         call(&mut self.raw)
     }
 
-    fn replace(&mut self, path: &str, bytes: &[u8], durable: bool) -> Result<()> {
+    fn replace(&mut self, path: &str, fill: Fill<'_>, durable: bool) -> Result<()> {
         let (dir, tmp) = self.tmp_beside(path);
-        if let Err(error) = self.raw.write_tmp(&tmp, bytes) {
+        if let Err(error) = self.raw.write_tmp(&tmp, fill) {
             let _ = self.raw.remove(&tmp);
             return Err(error);
         }
@@ -96,13 +98,13 @@ impl<R: RawFiles> Store for SealedStore<R> {
         Ok(())
     }
 
-    fn seal(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
-        self.replace(path, bytes, true)
+    fn seal_with(&mut self, path: &str, fill: Fill<'_>) -> Result<()> {
+        self.replace(path, fill, true)
     }
 
     fn commit(&mut self, path: &str, bytes: &[u8]) -> Result<Commit> {
         let (dir, tmp) = self.tmp_beside(path);
-        if let Err(error) = self.raw.write_tmp(&tmp, bytes) {
+        if let Err(error) = self.raw.write_tmp(&tmp, &mut all_of(bytes, path)) {
             let _ = self.raw.remove(&tmp);
             return Err(error);
         }
@@ -118,7 +120,7 @@ impl<R: RawFiles> Store for SealedStore<R> {
     }
 
     fn hint(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
-        self.replace(path, bytes, false)
+        self.replace(path, &mut all_of(bytes, path), false)
     }
 
     fn read(&mut self, path: &str) -> Result<Option<Bytes>> {
@@ -143,6 +145,11 @@ impl<R: RawFiles> Store for SealedStore<R> {
     fn quarantine(&mut self, path: &str, problem: &str) -> Result<()> {
         self.hint(&paths::quarantine(path), problem.as_bytes())
     }
+}
+
+/// Content that is there already.
+pub(super) fn all_of<'a>(bytes: &'a [u8], path: &'a str) -> impl FnMut(&mut dyn Write) -> Result<()> + 'a {
+    move |out| out.write_all(bytes).map_err(|source| Error::io("write", path, source))
 }
 
 /// Checks a closed file against the size and xxh3-64 checksum it was pinned with.
