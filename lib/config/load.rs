@@ -219,10 +219,10 @@ impl RunConfig {
         resolved.train.global_batch_size = Some(batch.global_batch_size);
         resolved.train.num_steps_per_rollout = Some(batch.num_steps_per_rollout);
         resolved.run.order = Some(self.run.order());
-        let plan: String = self.plan()?.iter().map(|line| format!("# {line}\n")).collect();
+        let plan = self.plan()?.join("\n# ");
         let text = toml::to_string(&resolved)
             .map_err(|error| Error::Conflict(format!("cannot write the configuration as TOML: {error}")))?;
-        Ok(format!("{plan}\n{text}"))
+        Ok(format!("# {plan}\n\n{text}"))
     }
 
     /// What was set and has no effect, one sentence each.
