@@ -291,7 +291,9 @@ fn killed_between_steps_gives_the_same_bits_as_never_interrupted() {
         let is_complete =
             || newest(&checkpoints, step + 1).is_some_and(|path| path.join("COMPLETE").exists());
         wait_until(&run, "a checkpoint", is_complete);
-        tools.iter_mut().for_each(|tool| kill(&mut tool.child));
+        for tool in &mut tools {
+            kill(&mut tool.child);
+        }
     }
     whole(&run, &TOGETHER);
     let killed = deeds(&run);

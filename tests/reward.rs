@@ -213,9 +213,10 @@ fn resident_worker_scores_segments_until_the_run_is_done() {
     };
     let format = ArrowFormat::default();
     let header = SegmentHeader { step: 0, epoch: 0, replica: 0, incarnation: 0 };
-    let bytes = format.encode(&header, &[answer(0, "4"), answer(1, "5")]).expect("encodes");
     let mut store = FsStore::open(folder.path()).expect("opens");
-    store.seal("rollout/000000/replica-0/000000.000000.arrow", &bytes).expect("seals");
+    let rows = [answer(0, "4"), answer(1, "5")];
+    let path = "rollout/000000/replica-0/000000.000000.arrow";
+    store.seal_with(path, &mut |out| format.write(&header, &rows, out)).expect("seals");
 
     let mut child =
         Command::new(env!("CARGO_BIN_EXE_slime-reward")).args(["--follow", run]).spawn().expect("it starts");

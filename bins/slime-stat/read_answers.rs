@@ -27,7 +27,7 @@ pub struct Answers {
     /// The versions compared.
     pub versions: [u64; 2],
     /// The first sample of every question both have.
-    pub answers: Vec<Answer>,
+    pub rows: Vec<Answer>,
 }
 
 /// Compares the first with the newest evaluation of `set`.
@@ -49,17 +49,17 @@ pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
             .with_hint("the sets are [eval.<set>] of run.toml"));
     };
     let (before, after) = (samples(&run_dir, first, set)?, samples(&run_dir, last, set)?);
-    let mut answers = Vec::new();
+    let mut rows = Vec::new();
     for (sample, reward) in before.iter().filter(|(sample, _)| sample.index == 0) {
         let same = |other: &&(Sample, f32)| other.0.index == 0 && other.0.prompt_id == sample.prompt_id;
         let Some((newest, newest_reward)) = after.iter().find(same) else { continue };
-        answers.push(Answer {
+        rows.push(Answer {
             question: question(&sample.prompt),
             label: sample.label.clone().unwrap_or_default(),
             responses: [(sample.response.clone(), *reward), (newest.response.clone(), *newest_reward)],
         });
     }
-    Ok(Answers { set: set.to_owned(), versions: [first.version, last.version], answers })
+    Ok(Answers { set: set.to_owned(), versions: [first.version, last.version], rows })
 }
 
 fn samples(run_dir: &RunDir, place: Physical, set: &str) -> Result<Vec<(Sample, f32)>, Failure> {
@@ -74,11 +74,11 @@ fn samples(run_dir: &RunDir, place: Physical, set: &str) -> Result<Vec<(Sample, 
     let samples = samples.map_err(|error| broken(&path, &error))?;
     let (path, bytes) = read(paths::evaluation_file(place, set, "reward"))?;
     let (column, _) = Column::decode(bytes).map_err(|error| broken(&path, &error))?;
-    let rows = column.rows_of(&samples).map_err(|error| broken(&path, &error))?;
+    let places = column.rows_of(&samples).map_err(|error| broken(&path, &error))?;
     let ColumnValues::F32(rewards) = column.values else {
         return Err(Failure::data(format!("{path}: expected one number for each sample")));
     };
-    Ok(samples.into_iter().zip(rows).map(|(sample, row)| (sample, rewards[row])).collect())
+    Ok(samples.into_iter().zip(places).map(|(sample, row)| (sample, rewards[row])).collect())
 }
 
 /// The text a person would call the question.

@@ -14,7 +14,7 @@ pub fn answers(answers: &Answers) -> String {
         format!("version {first}"),
         format!("version {last}"),
     ]];
-    for answer in &answers.answers {
+    for answer in &answers.rows {
         let [before, after] = &answer.responses;
         let marked = |(text, reward): &(String, f32)| {
             let mark = if *reward > 0.0 { '+' } else { '-' };
@@ -31,9 +31,8 @@ pub fn answers(answers: &Answers) -> String {
         text += cells.join("  ").trim_end();
         text.push('\n');
     }
-    let count =
-        |which: usize| answers.answers.iter().filter(|answer| answer.responses[which].1 > 0.0).count();
-    text += &format!("{} of {} before, {} after\n", count(0), answers.answers.len(), count(1));
+    let count = |which: usize| answers.rows.iter().filter(|answer| answer.responses[which].1 > 0.0).count();
+    text.extend([format!("{} of {} before, {} after\n", count(0), answers.rows.len(), count(1))]);
     text
 }
 
@@ -55,7 +54,7 @@ mod tests {
     fn answers_stand_side_by_side_with_their_marks() {
         let responses = [("about\n12".to_owned(), 0.0), ("11".to_owned(), 1.0)];
         let answer = Answer { question: "Compute 3 + 8.".to_owned(), label: "11".to_owned(), responses };
-        let text = answers(&Answers { set: "greedy".to_owned(), versions: [0, 8], answers: vec![answer] });
+        let text = answers(&Answers { set: "greedy".to_owned(), versions: [0, 8], rows: vec![answer] });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "question        expected  version 0   version 8");
         assert_eq!(lines[2], "Compute 3 + 8.  11        - about 12  + 11");

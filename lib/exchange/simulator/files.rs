@@ -281,7 +281,7 @@ impl RawFiles for SimFiles {
             if world.happens(world.chances.full) {
                 return Err(Failure::Full);
             }
-            world.inodes.push(Inode { bytes: bytes.to_vec().into(), num_links: 1 });
+            world.inodes.push(Inode { bytes: bytes.into(), num_links: 1 });
             let inode = world.inodes.len() - 1;
             world.put(process, path, inode);
             Ok(())
