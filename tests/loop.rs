@@ -413,7 +413,7 @@ fn arrival_order_with_a_filter_keeps_its_bounds_under_kills() {
 }
 
 #[test]
-#[ignore = "a thousand kills take half an hour"]
+#[ignore = "a thousand kills take ten minutes or more"]
 fn a_thousand_kills_lose_and_double_nothing() {
     let dir = TempDir::new().expect("a folder");
     let calm = undisturbed(&dir);
