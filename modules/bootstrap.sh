@@ -5,7 +5,8 @@
 #
 # Reads:  SLIME_DEPS (default ~/.cache/slime), PYTHON (default python3)
 # Writes: $SLIME_DEPS and .cargo/config.toml (paths of this machine, not kept in git)
-# Needs:  Rust, a C++ compiler, Python 3.9+ with pip, the network (or a pip mirror); no root.
+# Needs:  Rust, a C++ compiler, Python 3.9+ with pip, the network (or a pip mirror). No root; root gets a missing
+#         compiler or pip installed.
 set -euo pipefail
 home=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 deps=${SLIME_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/slime}
@@ -13,9 +14,24 @@ python=${PYTHON:-python3}
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
 die() { say "error: $1"; say "hint: $2"; exit 69; }
 
+# Installs a system package where this user may (root with apt-get or dnf); fails where not.
+install_package() {
+    [ "$(id -u)" -eq 0 ] || return 1
+    say "installing $1"
+    if command -v apt-get >/dev/null; then
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "$1"; } >&2
+    elif command -v dnf >/dev/null; then
+        dnf install -q -y "${2:-$1}" >&2
+    else
+        return 1
+    fi
+}
+
 command -v cargo >/dev/null || die "no cargo on PATH" "install Rust 1.90 or newer, or 'module load rust'"
-command -v c++ >/dev/null || die "no C++ compiler on PATH" "install g++ 11 or newer, or 'module load gcc'"
-"$python" -m pip --version >/dev/null 2>&1 || die "$python has no pip" "install python3-pip, or 'module load python'"
+command -v c++ >/dev/null || install_package g++ gcc-c++ && command -v c++ >/dev/null ||
+    die "no C++ compiler on PATH" "install g++ 11 or newer, or 'module load gcc'"
+has_pip() { "$python" -m pip --version >/dev/null 2>&1; }
+has_pip || install_package python3-pip && has_pip || die "$python has no pip" "install python3-pip, or 'module load python'"
 
 mkdir -p "$deps"
 exec 9>"$deps/.bootstrap.lock"
