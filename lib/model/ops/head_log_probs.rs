@@ -189,19 +189,24 @@ mod tests {
 
     use super::*;
 
-    /// Outputs and gradients of a mixture of both outputs, over several chunks.
+    /// Hidden rows, weight and the factors of both outputs. Drawn once for all that are compared: the generator is one
+    /// for the whole process, and other tests draw from it too.
+    fn inputs(num_rows: i64, vocab: i64) -> [Tensor; 3] {
+        let random = |size: [i64; 2]| Tensor::randn(size, (Kind::Double, Device::Cpu));
+        [random([num_rows, 3]), random([vocab, 3]), random([num_rows, 2])]
+    }
+
+    /// Outputs and gradients of a mixture of both outputs.
     fn run(
         op: impl Fn(&Tensor, &Tensor, &Tensor, f64) -> Result<(Tensor, Tensor)>,
-        (num_rows, vocab): (i64, i64),
+        [hidden, weight, factor]: &[Tensor; 3],
         with_entropy: bool,
     ) -> Vec<Tensor> {
-        tch::manual_seed(3);
-        let random = |size: [i64; 2]| Tensor::randn(size, (Kind::Double, Device::Cpu));
-        let hidden = random([num_rows, 3]).set_requires_grad(true);
-        let weight = random([vocab, 3]).set_requires_grad(true);
-        let targets = Tensor::arange(num_rows, (Kind::Int64, Device::Cpu)).remainder(vocab);
+        let hidden = hidden.copy().set_requires_grad(true);
+        let weight = weight.copy().set_requires_grad(true);
+        let targets =
+            Tensor::arange(hidden.size()[0], (Kind::Int64, Device::Cpu)).remainder(weight.size()[0]);
         let (log_probs, entropy) = op(&hidden, &weight, &targets, 0.7).unwrap();
-        let factor = random([num_rows, 2]);
         let mut loss = (&log_probs * factor.select(1, 0)).sum(None);
         if with_entropy {
             loss += (&entropy * factor.select(1, 1)).sum(None);
@@ -212,9 +217,9 @@ mod tests {
 
     #[test]
     fn train_equals_reference_over_several_chunks() {
-        let shape = (7, CHUNK_ELEMENTS / 3);
+        let inputs = inputs(7, CHUNK_ELEMENTS / 3);
         for with_entropy in [false, true] {
-            let (got, want) = (run(train, shape, with_entropy), run(reference, shape, with_entropy));
+            let (got, want) = (run(train, &inputs, with_entropy), run(reference, &inputs, with_entropy));
             for (got, want) in got.iter().zip(&want) {
                 assert!((got - want).abs().max().double_value(&[]) < 1e-9, "with entropy: {with_entropy}");
             }
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn no_rows_give_no_numbers_and_zero_gradients() {
-        let outputs = run(train, (0, 5), true);
+        let outputs = run(train, &inputs(0, 5), true);
         assert_eq!(outputs[0].size(), [0]);
         assert!(outputs[3].abs().max().double_value(&[]) == 0.0);
     }
