@@ -1,10 +1,80 @@
 # What every script here needs to know; sourced, never run.
 #
 # Reads: SLIME_HOME, else SLURM_SUBMIT_DIR (sbatch copies a script before it runs it), else the script's own place;
-#        SLIME_BIN (default target/release of the home); sbatch/site.env where a site keeps its own settings
-# Sets:  home, bin
+#        SLIME_BIN (default bin of an installed home, else target/release); sbatch/site.env where a site keeps its own
+#        settings; SLIME_CONTAINER, an image that has the tools (SLIME_BINDS: more folders for it, a:a,b:b);
+#        SLIME_NET_IFACE, SLIME_NVLS (see choose_network)
+# Sets:  home, bin, in_slurm (1 in a batch script or an allocation's shell), contained (what stands before a tool)
+# shellcheck shell=bash
 home=${SLIME_HOME:-${SLURM_SUBMIT_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}}
-bin=${SLIME_BIN:-$home/target/release}
+say() { printf '%s slime%s: %s\n' "$(date -u +%FT%TZ)" "${SLURM_JOB_ID:+[$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}]}" "$*" >&2; }
+# die CODE MESSAGE [HINT]
+die() {
+    say "error: $2"
+    [ -z "${3:-}" ] || say "hint: $3"
+    exit "$1"
+}
+if [ -r "$home/sbatch/site.env" ]; then
+    set +u # modules' own scripts read variables that may not be set
+    # shellcheck source=/dev/null
+    . "$home/sbatch/site.env" ||
+        die 69 "$home/sbatch/site.env failed" "the message above says which line; 'module avail' lists modules"
+    set -u
+fi
+if [ -z "${SLIME_BIN:-}" ] && [ -x "$home/bin/slime-train" ]; then bin=$home/bin; else bin=${SLIME_BIN:-$home/target/release}; fi
 # OpenMP threads that spin while the other tool computes cost more than they bring.
 export OMP_WAIT_POLICY=passive
-if [ -r "$home/sbatch/site.env" ]; then . "$home/sbatch/site.env"; fi
+# Slurm gives the shell inside a step the variables of a rank: there, tools are plain processes.
+in_slurm=0
+if [ -n "${SLURM_JOB_ID:-}" ] && [ "${SLURM_STEP_ID:-4294967291}" -ge 4294967280 ] && command -v srun >/dev/null; then in_slurm=1; fi
+
+# An image takes the place of $bin. pyxis is an srun option; everything else starts through apptainer.
+contained=()
+container_of_step=()
+if [ -n "${SLIME_CONTAINER:-}" ]; then
+    [ -e "$SLIME_CONTAINER" ] || die 66 "SLIME_CONTAINER: no image $SLIME_CONTAINER" "modules/slime.def and modules/Dockerfile make one"
+    bin=${SLIME_BIN:-/opt/slime/bin}
+    binds="$home:$home${SLIME_RUN_DIR:+,$SLIME_RUN_DIR:$SLIME_RUN_DIR}${SLIME_BINDS:+,$SLIME_BINDS}"
+    if [ "$in_slurm" = 1 ] && [ "${SLIME_CONTAINER##*.}" = sqsh ] && srun --help 2>/dev/null | grep -q -- --container-image; then
+        container_of_step=(--container-image="$SLIME_CONTAINER" --container-mounts="$binds" --no-container-mount-home)
+        contained=(srun --overlap --nodes=1 --ntasks=1 --mem=0 --gres=none "${container_of_step[@]}")
+    elif command -v apptainer >/dev/null; then
+        contained=(apptainer exec --no-home --bind "$binds" "$SLIME_CONTAINER")
+        if [ -e /dev/nvidiactl ]; then contained=(apptainer exec --nv --no-home --bind "$binds" "$SLIME_CONTAINER"); fi
+    else
+        die 69 "SLIME_CONTAINER is set, but there is neither apptainer nor an srun that knows --container-image" \
+            "'module load apptainer', or take a .sqsh image where Slurm has pyxis"
+    fi
+fi
+
+# tool NAME ARGS...: runs a tool here, in the image where there is one.
+tool() {
+    local name=$1
+    shift
+    [ ${#contained[@]} -gt 0 ] || [ -x "$bin/$name" ] ||
+        die 66 "no tool $bin/$name" "build with 'cargo build --release', install with modules/install.sh, or set SLIME_BIN"
+    "${contained[@]}" "$bin/$name" "$@"
+}
+
+# choose_network NODE: the interface that leads there, for NCCL, MPI and UCX. What is set already stays.
+#   SLIME_NET_IFACE=NAME chooses it, none leaves all three alone; SLIME_NVLS=0|1 chooses NVLink SHARP.
+choose_network() {
+    local iface=${SLIME_NET_IFACE:-} address
+    if [ -z "$iface" ] && command -v ip >/dev/null; then
+        address=$(scontrol show node "$1" 2>/dev/null | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+        address=$(getent ahosts "${address:-$1}" | awk 'NR == 1 { print $1 }')
+        iface=$(ip -o route get "${address:-127.0.0.1}" 2>/dev/null | sed -n 's/.* dev \([^ ]*\).*/\1/p')
+    fi
+    if [ -n "$iface" ] && [ "$iface" != none ]; then
+        export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-$iface} OMPI_MCA_btl_tcp_if_include=${OMPI_MCA_btl_tcp_if_include:-$iface}
+        # Where there is InfiniBand UCX finds it; a name of an Ethernet interface would forbid it.
+        [ -n "$(ls /sys/class/infiniband 2>/dev/null)" ] || export UCX_NET_DEVICES=${UCX_NET_DEVICES:-$iface}
+        say "network: $iface"
+    fi
+    # NVLink SHARP wants every GPU on one switch fabric; without it NCCL may hang in its set-up.
+    if command -v nvidia-smi >/dev/null && [ -z "${NCCL_NVLS_ENABLE:-}" ]; then
+        local fabric=0
+        if nvidia-smi -q 2>/dev/null | grep -A2 -E '^ *Fabric' | grep -q 'State.*: Completed'; then fabric=1; fi
+        export NCCL_NVLS_ENABLE=${SLIME_NVLS:-$fabric}
+    fi
+}

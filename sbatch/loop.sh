@@ -1,50 +1,77 @@
 #!/usr/bin/env bash
-# The whole loop on one page: a resident trainer and a resident rollout that meet only in the run directory.
+# The whole loop on one page: a trainer, replicas and rewards that meet only in the run directory.
 #
-#   bash sbatch/loop.sh configs/quickstart.toml [--set key=value ...]
+#   bash sbatch/loop.sh configs/quickstart.toml [--set key=value ...]     on this machine
+#   sbatch sbatch/loop.sh configs/quickstart.toml [--set key=value ...]   as steps of one job
 #
-# Reads:  the configuration; SLIME_RUN_DIR (default runs/<name of the configuration>) and what env.sh reads
+# Reads:  the configuration; SLIME_RUN_DIR (default runs/<name of the configuration>; in a job array the task's number
+#         is the seed and ends the name); SLIME_TRAIN_RANKS (1; with GPUs or several nodes one for each);
+#         SLIME_ROLLOUT_NODES (the last half of several nodes), SLIME_REWARD_WORKERS (1), SLIME_REPLICA_GPUS (1),
+#         SLIME_COLOCATE (1: tools share GPUs and cores), SLIME_PREFLIGHT (0: nodes are not looked at first), and what
+#         env.sh and job.sh read. In a heterogeneous job the trainer has the first component, replicas the second,
+#         rewards the third.
 # Writes: the run directory. Started again with the same run directory, it goes on where it was.
 # Exit:   0, the code of the tool that failed, or 75 when the run was drained before its last step.
+#SBATCH --job-name=slime
+#SBATCH --nodes=1
+#SBATCH --time=04:00:00
+#SBATCH --signal=USR2@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.out
 set -euo pipefail
+shopt -s nullglob
 [ $# -ge 1 ] || { echo "usage: loop.sh CONFIG [--set key=value ...]" >&2; exit 64; }
 config=$1
 shift
+sets=("$@")
 . "${SLIME_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/sbatch/env.sh"
-run=${SLIME_RUN_DIR:-$home/runs/$(basename "$config" .toml)}
+. "$home/sbatch/job.sh"
 
+run=${SLIME_RUN_DIR:-$home/runs/$(basename "$config" .toml)}
+if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
+    run=$run-seed$SLURM_ARRAY_TASK_ID
+    sets+=(--set "run.seed=$SLURM_ARRAY_TASK_ID")
+fi
+if [ -e "$run/control/done" ]; then say "$run is done"; exit 0; fi
+if [ -e "$run/control/stop" ]; then say "$run was stopped; remove control/stop to go on"; exit 0; fi
+
+# The configuration is resolved once; a run does not change under way.
+resolved=$(tool slime-train --config "$config" "${sets[@]}" --dry-run)
 if [ ! -e "$run/run.toml" ]; then
-    resolved=$("$bin/slime-train" --config "$config" "$@" --dry-run)
-    mkdir -p "$run"
+    mkdir -p "$run" || die 73 "cannot make $run" "SLIME_RUN_DIR chooses another place"
     printf '%s\n' "$resolved" >"$run/.run.toml.tmp"
     mv "$run/.run.toml.tmp" "$run/run.toml"
+elif ! differs=$(diff <(grep -v '^#' "$run/run.toml") <(grep -v '^#' <<<"$resolved")); then
+    say "warning: the run goes on with its own run.toml; not used: $(sed -n 's/^> //p' <<<"$differs" | tr '\n' ';')"
 fi
 
-"$bin/slime-rollout" --follow "$run" &
-rollout=$!
-"$bin/slime-train" --follow "$run" &
-train=$!
-drain() { kill -USR2 "$rollout" "$train" 2>/dev/null || true; }
-# A signal for the script is a signal for its tools: they drain at the next step boundary.
-trap drain USR1 USR2 TERM INT
+mkdir -p "$run/control"
 
-code=0
-tools=("$rollout" "$train")
-while [ ${#tools[@]} -gt 0 ]; do
-    wait -n "${tools[@]}" || true # a trapped signal ends this wait too
-    alive=()
-    for tool in "${tools[@]}"; do
-        if kill -0 "$tool" 2>/dev/null; then alive+=("$tool"); continue; fi
-        status=0
-        wait "$tool" || status=$?
-        # The signal came before the tool could catch it: nothing was begun, which is a drain too.
-        [ "$status" -ne $((128 + $(kill -l USR2))) ] || status=75
-        # A failure says more than the drain of its partner, which without it would wait for ever.
-        if [ "$status" -ne 0 ]; then
-            case $code in 0 | 75) code=$status ;; esac
-            drain
-        fi
-    done
-    tools=("${alive[@]}")
-done
-exit "$code"
+# A signal for the script is a signal for its tools. TERM for a batch script means that the job is being ended.
+trap drain USR1 USR2 INT
+trap 'is_terminated=1; drain' TERM
+begin_attempt
+
+num_replicas=$(setting rollout num_replicas)
+num_workers=0
+if [ "$(setting reward placement)" = separate ]; then num_workers=${SLIME_REWARD_WORKERS:-1}; fi
+. "$home/sbatch/layout.sh"
+
+roles=(trainer builder.0)
+# A single replica and the step builder are one process.
+if [ "$num_replicas" -gt 1 ]; then for ((i = 0; i < num_replicas; i++)); do roles+=("replica.$i"); done; fi
+for ((i = 0; i < num_workers; i++)); do roles+=("reward.$i"); done
+command_of() {
+    case $1 in
+        trainer) words=("$bin/slime-train" --follow "$run") ;;
+        builder.0) words=("$bin/slime-rollout" --follow "$run") ;;
+        replica.*) words=("$bin/slime-rollout" --follow "$run" --replica "${1#*.}") ;;
+        reward.*) words=("$bin/slime-reward" --follow "$run" --worker "${1#*.}" --num-workers "$num_workers") ;;
+    esac
+    if [ "$1" = builder.0 ] && [ "$num_replicas" -gt 1 ]; then words+=(--builder); fi
+}
+for role in "${roles[@]}"; do launch "$role"; done
+[ "$is_asked" = 0 ] || drain # a signal that came while they were started
+supervise
+end_attempt

@@ -34,7 +34,8 @@ const WITHOUT_TORCH: [&str; 11] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 14] = [
+const HOMES: [(&str, &[&str]); 15] = [
+    ("backtrace", &["cli"]),
     ("tch", &["torch", "model", "engine", "trainer", "transport", "kernel", "slime"]),
     ("cudarc", &["comm", "cuda"]),
     ("memmap2", &["exchange", "weights"]),
@@ -52,7 +53,8 @@ const HOMES: [(&str, &[&str]); 14] = [
 ];
 
 /// Crates whose files may opt in to unsafe code.
-const UNSAFE: [&str; 8] = ["comm", "cuda", "torch", "kernel", "exchange", "weights", "sandbox", "transport"];
+const UNSAFE: [&str; 9] =
+    ["cli", "comm", "cuda", "torch", "kernel", "exchange", "weights", "sandbox", "transport"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -3,17 +3,17 @@
 use std::path::Path;
 use std::time::Duration;
 
+use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain, exit};
 use slime_config::{Placement, RunDir, paths};
 use slime_exchange::{
-    ArrowFormat, FsStore, RewardAction, RewardWorker, RewardWorkerConfig, Store, refuse_second,
+    ArrowFormat, FsStore, Idle, RewardAction, RewardWorker, RewardWorkerConfig, Store, join_attempt,
+    refuse_second,
 };
 
 use crate::args::Args;
 use crate::write_rewards::provenance;
 
-/// Pause between polls when there is nothing to score.
-const IDLE: Duration = Duration::from_millis(50);
 /// Time between heartbeats.
 const BEAT_MS: u64 = 1000;
 /// The column that filters and trainer read.
@@ -37,6 +37,7 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
         )
         .with_hint("set reward.placement = \"separate\" in run.toml"));
     }
+    join_attempt(&paths::worker(COLUMN, args.worker), &config.watchdog);
     let mut rewards = args.reward_set(&config)?;
     let mut store = FsStore::open(run).map_err(failure)?;
     if !args.takeover {
@@ -53,7 +54,9 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
     let format = ArrowFormat { provenance: provenance(config.run.seed) };
     let mut worker = RewardWorker::start(&mut store, worker_config, format).map_err(failure)?;
     let mut is_drained = false;
+    let mut idle = Idle::default();
     loop {
+        enter(Section::Wait);
         if !is_drained && (drain::requested() || store.exists(paths::STOP).map_err(failure)?) {
             is_drained = true;
             worker.drain();
@@ -63,8 +66,11 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
             polled => polled.map_err(failure)?,
         };
         if actions.is_empty() {
-            std::thread::sleep(IDLE);
+            idle.sleep();
+            continue;
         }
+        idle.end();
+        enter(Section::Step);
         for action in actions {
             match action {
                 RewardAction::Done if is_drained => {

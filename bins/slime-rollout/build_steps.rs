@@ -12,7 +12,7 @@ use slime_verifier::RewardSet;
 
 use crate::evaluate::Evaluator;
 use crate::failure;
-use crate::follow::patient;
+use crate::follow::{Polled, patient};
 use crate::read_prompts;
 use crate::replicate::{BEAT_MS, groups_in_flight};
 use crate::write_metrics::Metrics;
@@ -71,32 +71,41 @@ impl Builder {
         self.evaluator.is_busy()
     }
 
-    /// One round; true when the run is over.
-    pub fn poll(&mut self, store: &mut dyn Store) -> Result<bool, Failure> {
-        let mut is_done = false;
+    /// One round of the machine and of the rewards.
+    pub fn poll(&mut self, store: &mut dyn Store) -> Result<Polled, Failure> {
+        let mut found = Polled { is_done: false, has_acted: false };
         for action in patient(self.machine.poll(store, &mut self.policy))? {
+            found.has_acted = true;
             match action {
                 BuilderAction::Committed { manifest } => self.report(&manifest)?,
                 BuilderAction::Evaluate { place } => self.evaluator.begin(place)?,
-                BuilderAction::Done => is_done = true,
+                BuilderAction::Done => found.is_done = true,
             }
         }
-        self.score(store)?;
+        found.has_acted |= self.score(store)?;
+        Ok(found)
+    }
+
+    /// One step of the evaluation that is under way.
+    pub fn step(&mut self, store: &mut dyn Store) -> Result<(), Failure> {
         if let Some(place) = self.evaluator.step(store, &mut self.metrics)? {
             self.machine.on_evaluated(place);
         }
-        Ok(is_done)
+        Ok(())
     }
 
-    fn score(&mut self, store: &mut dyn Store) -> Result<(), Failure> {
-        let Some((worker, set)) = &mut self.rewarder else { return Ok(()) };
+    /// Scores what is sealed; whether there was something.
+    fn score(&mut self, store: &mut dyn Store) -> Result<bool, Failure> {
+        let Some((worker, set)) = &mut self.rewarder else { return Ok(false) };
+        let mut has_scored = false;
         for action in patient(worker.poll(store))? {
             if let RewardAction::Score { segment, bytes } = action {
                 let rows = set.score_segment(&segment, &bytes).map_err(failure!())?;
                 worker.on_scored(segment, rows);
+                has_scored = true;
             }
         }
-        Ok(())
+        Ok(has_scored)
     }
 
     fn report(&mut self, manifest: &Manifest) -> Result<(), Failure> {

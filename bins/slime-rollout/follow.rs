@@ -1,27 +1,30 @@
 //! Stays with a run: polls the step builder, the replica or both until the run is done or drained.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain};
 use slime_config::{RunDir, paths};
-use slime_exchange::{Error, FsStore, Store, refuse_second};
+use slime_exchange::{Error, FsStore, Idle, Store, join_attempt, refuse_second};
 
 use crate::args::Once;
 use crate::build_steps::Builder;
 use crate::failure;
 use crate::replicate::{BEAT_MS, Replicator};
 
-/// Pause between polls when there is nothing to compute.
-const IDLE: Duration = Duration::from_millis(20);
+/// Pause between polls while the engine computes.
+const BUSY_POLL: Duration = Duration::from_millis(100);
 
 /// `slime-rollout --follow RUN`.
 pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
     drain::install();
     let run_dir = RunDir::new(run);
     let config = slime_config::load(Some(&run_dir.run_toml()), &args.settings.sets).map_err(failure!())?;
-    let mut store = FsStore::open(run).map_err(failure!())?;
     let resident = &args.resident;
+    let role = resident.replica.map_or_else(|| paths::BUILDER.to_owned(), paths::replica);
+    join_attempt(&role, &config.watchdog);
+    let mut store = FsStore::open(run).map_err(failure!())?;
     if !resident.takeover {
         let replica = paths::replica(resident.replica.unwrap_or(0));
         let owners = [(resident.replica.is_none(), paths::BUILDER), (!resident.builder, replica.as_str())];
@@ -38,30 +41,65 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
         (false, index) => Some(Replicator::start(&mut store, &config, &run_dir, index)?),
     };
     let mut is_drained = false;
+    let mut is_busy = false;
+    let mut idle = Idle::default();
+    let mut polled = Instant::now();
     loop {
-        if !is_drained && (drain::requested() || store.exists(paths::STOP).map_err(failure!())?) {
-            is_drained = true;
-            builder.iter_mut().for_each(Builder::drain);
-            replicator.iter_mut().for_each(Replicator::drain);
+        // A step of the engine takes milliseconds; the metadata server is not asked as often.
+        if !is_busy || polled.elapsed() >= BUSY_POLL {
+            polled = Instant::now();
+            if !is_drained && (drain::requested() || store.exists(paths::STOP).map_err(failure!())?) {
+                is_drained = true;
+                builder.iter_mut().for_each(Builder::drain);
+                replicator.iter_mut().for_each(Replicator::drain);
+            }
+            let mut found = Polled { is_done: true, has_acted: false };
+            if let Some(builder) = &mut builder {
+                found = found.and(builder.poll(&mut store)?);
+            }
+            if let Some(replicator) = &mut replicator {
+                found = found.and(replicator.poll(&mut store)?);
+            }
+            if found.is_done {
+                break;
+            }
+            if found.has_acted {
+                idle.end();
+            }
         }
-        let mut is_done = true;
-        let mut is_busy = false;
+        is_busy = false;
         if let Some(builder) = &mut builder {
-            is_done &= builder.poll(&mut store)?;
+            builder.step(&mut store)?;
             is_busy |= builder.is_busy();
         }
         if let Some(replicator) = &mut replicator {
-            is_done &= replicator.poll(&mut store)?;
+            replicator.step()?;
             is_busy |= replicator.is_busy();
         }
-        if is_done {
-            break;
-        }
-        if !is_busy {
-            std::thread::sleep(IDLE);
+        if is_busy {
+            enter(Section::Step);
+            idle.end();
+        } else {
+            enter(Section::Wait);
+            idle.sleep();
         }
     }
     if is_drained { Err(Failure::drained("stopped between steps; start again to go on")) } else { Ok(()) }
+}
+
+/// What a poll of a machine found.
+#[derive(Debug, Clone, Copy)]
+pub struct Polled {
+    /// The run is over, or drained.
+    pub is_done: bool,
+    /// There was something to do.
+    pub has_acted: bool,
+}
+
+impl Polled {
+    fn and(self, other: Self) -> Self {
+        Self { is_done: self.is_done && other.is_done, has_acted: self.has_acted || other.has_acted }
+    }
 }
 
 /// The actions of a poll; a stale handle means: poll again.

@@ -11,7 +11,7 @@ use slime_tokenizer::Tokenizer;
 use slime_transport::DiskReader;
 
 use crate::failure;
-use crate::follow::patient;
+use crate::follow::{Polled, patient};
 use crate::generate::{GroupId, Sampler};
 use crate::{read_prompts, write_samples};
 
@@ -79,10 +79,11 @@ impl Replicator {
         self.sampler.as_ref().is_some_and(|sampler| !sampler.is_idle())
     }
 
-    /// One round of the machine and one step of the engine; true when the run is over.
-    pub fn poll(&mut self, store: &mut dyn Store) -> Result<bool, Failure> {
-        let mut is_done = false;
+    /// One round of the machine.
+    pub fn poll(&mut self, store: &mut dyn Store) -> Result<Polled, Failure> {
+        let mut found = Polled { is_done: false, has_acted: false };
         for action in patient(self.machine.poll(store))? {
+            found.has_acted = true;
             match action {
                 ReplicaAction::Load { place } => self.load(store, place)?,
                 ReplicaAction::Generate { step, group, attempt, prompt, .. } => {
@@ -96,15 +97,19 @@ impl Replicator {
                         sampler.abort(GroupId { step, group, attempt });
                     }
                 }
-                ReplicaAction::Done => is_done = true,
+                ReplicaAction::Done => found.is_done = true,
             }
         }
-        if !is_done && let Some(sampler) = &mut self.sampler {
-            for (GroupId { step, group, attempt }, rows) in sampler.step()? {
-                self.machine.on_finished(step, group, attempt, rows);
-            }
+        Ok(found)
+    }
+
+    /// One step of the engine.
+    pub fn step(&mut self) -> Result<(), Failure> {
+        let Some(sampler) = &mut self.sampler else { return Ok(()) };
+        for (GroupId { step, group, attempt }, rows) in sampler.step()? {
+            self.machine.on_finished(step, group, attempt, rows);
         }
-        Ok(is_done)
+        Ok(())
     }
 
     /// Weights that vanished were pruned: the machine asks for others.

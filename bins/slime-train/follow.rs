@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain};
 use slime_comm::Communicator;
 use slime_config::{RunConfig, paths};
-use slime_exchange::{FsStore, Physical, Store, TrainerAction, TrainerConfig, refuse_second};
+use slime_exchange::{FsStore, Idle, Physical, Store, TrainerAction, TrainerConfig, refuse_second};
 use slime_record::Sample;
 use slime_trainer::{Scored, StepMetrics, Trainer};
 
@@ -20,10 +21,10 @@ use crate::write_metrics::{Times, append_metrics};
 use crate::write_version::write_version;
 use crate::{checkpoint, failure};
 
-/// Pause of rank 0 when there is nothing to do.
-const IDLE: Duration = Duration::from_millis(5);
 /// Time between heartbeats.
 const BEAT_MS: u64 = 1000;
+/// How often rank 0 tells the waiting others that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Twice the longest time a name may stay invisible to another node.
 const VISIBILITY_MS: u64 = 60_000;
 
@@ -36,8 +37,20 @@ enum Work {
         dir: PathBuf,
         token: u64,
     },
+    /// Rank 0 lives.
+    Nothing,
     #[default]
     Done,
+}
+
+impl Work {
+    fn section(&self) -> Section {
+        match self {
+            Self::Load(_) | Self::Checkpoint { .. } => Section::Checkpoint,
+            Self::Train(_) => Section::Step,
+            Self::Nothing | Self::Done => Section::Wait,
+        }
+    }
 }
 
 /// The machine's settings from the configuration.
@@ -70,6 +83,7 @@ pub fn follow(
         return lead(run, config, takeover, trainer, &**comm);
     }
     loop {
+        enter(Section::Wait);
         comm.barrier().map_err(failure!())?;
         match share(Work::Done, &**comm)? {
             Work::Done => return Ok(()),
@@ -97,7 +111,10 @@ fn lead(
     let num_steps = config.num_steps(None).map_err(failure!())?;
     tracing::info!("epoch {}, continuing at version {} of {num_steps}", machine.epoch(), machine.version());
     let mut step_began = Instant::now();
+    let mut idle = Idle::default();
+    let mut told = Instant::now();
     loop {
+        enter(Section::Wait);
         if drain::requested() {
             machine.drain();
         }
@@ -106,8 +123,14 @@ fn lead(
             polled => polled.map_err(failure!())?,
         };
         if actions.is_empty() {
-            std::thread::sleep(IDLE);
+            if comm.size() > 1 && told.elapsed() >= KEEP_ALIVE {
+                give(Work::Nothing, trainer, comm)?;
+                told = Instant::now();
+            }
+            idle.sleep();
+            continue;
         }
+        idle.end();
         for action in actions {
             match action {
                 TrainerAction::Load { checkpoint } => {
@@ -122,6 +145,7 @@ fn lead(
                     machine.on_loaded();
                 }
                 TrainerAction::SaveWeights { place } => {
+                    enter(Section::Checkpoint);
                     let origin = Path::new(&config.model.path);
                     machine.on_saved(write_version(run, place, trainer.model(), origin)?);
                 }
@@ -204,6 +228,7 @@ fn give(work: Work, trainer: &mut Trainer, comm: &dyn Communicator) -> Result<Ve
 
 /// One piece of work, on every rank; training returns its numbers.
 fn perform(work: Work, trainer: &mut Trainer, comm: &dyn Communicator) -> Result<Vec<StepMetrics>, Failure> {
+    enter(work.section());
     match work {
         Work::Load(dir) => checkpoint::load(&dir, trainer.optimizer_mut())?,
         Work::Train(pairs) => {
@@ -212,7 +237,7 @@ fn perform(work: Work, trainer: &mut Trainer, comm: &dyn Communicator) -> Result
             return trainer.train_rollout(&scored).map_err(failure!());
         }
         Work::Checkpoint { dir, token } => checkpoint::save(&dir, trainer.optimizer(), comm, token)?,
-        Work::Done => {}
+        Work::Nothing | Work::Done => {}
     }
     Ok(Vec::new())
 }

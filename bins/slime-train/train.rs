@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use slime_cli::Failure;
 use slime_comm::{Communicator, Placement};
-use slime_config::{Dtype, RunConfig};
+use slime_config::{Dtype, RunConfig, paths};
+use slime_exchange::join_attempt;
 use slime_model::Model;
 use slime_trainer::{Scored, Settings, StepMetrics, Trainer};
 use slime_weights::WeightWriter;
@@ -45,6 +46,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         config.run.num_steps = Some(slime_environment::num_steps(&config).map_err(failure!())?);
     }
     let placement = Placement::detect().map_err(failure!())?;
+    if args.follow.is_some() {
+        join_attempt(&paths::rank(paths::TRAINER, placement.rank), &config.watchdog);
+    }
     tch::set_num_threads(slime_cli::threads_per_rank(placement.local_size.unwrap_or(1)) as i32);
     let comm = slime_comm::world().map_err(failure!())?;
     let result = train_once(args, &config, &comm);

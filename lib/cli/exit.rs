@@ -20,5 +20,7 @@ pub const IO: u8 = 74;
 pub const TRY_AGAIN: u8 = 75;
 /// Permission denied.
 pub const PERMISSION: u8 = 77;
+/// Nothing went on for too long (as the program `timeout` says it).
+pub const TIMEOUT: u8 = 124;
 /// The configuration is wrong.
 pub const CONFIG: u8 = 78;

@@ -7,9 +7,11 @@ mod failure;
 mod logging;
 mod output;
 mod parse;
+mod stacks;
 mod start;
 mod temporary;
 mod threads;
+pub mod watchdog;
 
 pub use failure::Failure;
 pub use logging::{Verbosity, start_logging};

@@ -4,18 +4,21 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use crate::{Failure, exit};
+use crate::{Failure, exit, watchdog};
 
 /// Runs a tool's body; the only place that prints errors and chooses exit codes.
 ///
 /// A panic is a defect of the tool and ends with exit code 70.
 pub fn run(tool: &'static str, main: impl FnOnce() -> Result<(), Failure>) -> ExitCode {
     match catch_unwind(AssertUnwindSafe(main)) {
-        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Ok(())) => {
+            watchdog::finish();
+            ExitCode::SUCCESS
+        }
         Ok(Err(failure)) => ExitCode::from(report(tool, &failure)),
         Err(_) => {
-            eprintln!("{tool}: error: internal error (a defect of {tool}; the panic above says where)");
-            ExitCode::from(exit::BUG)
+            let message = format!("internal error (a defect of {tool}; the panic above says where)");
+            ExitCode::from(report(tool, &Failure::new(exit::BUG, message)))
         }
     }
 }
@@ -34,6 +37,11 @@ pub fn report(tool: &str, failure: &Failure) -> u8 {
         };
     }
     let kind = if failure.code == exit::TRY_AGAIN { "drained" } else { "error" };
+    if failure.code == exit::TRY_AGAIN {
+        watchdog::finish();
+    } else {
+        watchdog::record(tool, failure);
+    }
     let mut text = format!("{tool}: {kind}: {}\n", failure.message.trim_end());
     if let Some(hint) = &failure.hint {
         text = format!("{text}{tool}: hint: {}\n", hint.trim_end());

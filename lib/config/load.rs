@@ -10,7 +10,7 @@ use crate::batch::Batch;
 use crate::data::{Data, Eval, Model};
 use crate::error::{Error, Result};
 use crate::rollout::{Reward, Rollout};
-use crate::run::{Checkpoint, Run};
+use crate::run::{Checkpoint, Run, Watchdog};
 use crate::train::{Algorithm, Parallel, Reference, Train};
 use crate::{check, unknown_key, warning};
 
@@ -40,6 +40,8 @@ pub struct RunConfig {
     pub eval: BTreeMap<String, Eval>,
     /// `[checkpoint]`
     pub checkpoint: Checkpoint,
+    /// `[watchdog]`
+    pub watchdog: Watchdog,
     /// The keys the user wrote with another value than the default, as `section.key`.
     #[serde(skip)]
     pub(crate) chosen: BTreeSet<String>,

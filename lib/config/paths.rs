@@ -34,10 +34,18 @@ pub const HEARTBEATS: &str = "heartbeat";
 pub const METRICS: &str = "metrics";
 /// The file that makes a folder a checkpoint.
 pub const COMPLETE: &str = "COMPLETE";
+/// Folder of what people, and the end of the run, say to all tools.
+pub const CONTROL: &str = "control";
 /// The whole run is over.
 pub const DONE: &str = "control/done";
 /// Everybody shall drain.
 pub const STOP: &str = "control/stop";
+/// The trainer shall take a checkpoint; it removes the file when there is one.
+pub const SAVE: &str = "control/save";
+/// No prompt is drawn and no step is trained while it is there.
+pub const PAUSE: &str = "control/pause";
+/// Names the folder of this start of the job for the tools that it starts, set by the job script.
+pub const ATTEMPT_VARIABLE: &str = "SLIME_ATTEMPT_DIR";
 /// Owner name of the step builder.
 pub const BUILDER: &str = "builder.0";
 /// Owner name of the trainer, whose incarnations are the epochs.
@@ -77,6 +85,11 @@ pub fn replica(index: u32) -> String {
 /// Owner name of the worker that computes a column: `reward.0`.
 pub fn worker(column: &str, index: u32) -> String {
     format!("{column}.{index}")
+}
+
+/// One rank of an owner that has many: `trainer.3`.
+pub fn rank(owner: &str, rank: usize) -> String {
+    format!("{owner}.{rank}")
 }
 
 /// The incarnations of one owner: `owner/replica.2`.
@@ -175,6 +188,21 @@ pub fn metrics_file(tool: &str) -> String {
     format!("{METRICS}/{tool}.jsonl")
 }
 
+/// What one rank is doing, in the folder of an attempt: `rank/trainer.3.node7.4242.json`.
+pub fn rank_note(role: &str, host: &str, pid: u32) -> String {
+    format!("rank/{role}.{host}.{pid}.json")
+}
+
+/// Why one rank failed, in the folder of an attempt: `failed.trainer.3`.
+pub fn rank_failure(role: &str) -> String {
+    format!("failed.{role}")
+}
+
+/// Where one rank hung, in the folder of an attempt: `log/trainer.3.stack`.
+pub fn rank_stack(role: &str) -> String {
+    format!("log/{role}.stack")
+}
+
 /// Where a writer writes a file before it gets its name, in the same folder: `.tmp.<writer>.<n>`.
 pub fn temporary_name(writer: &str, n: u64) -> String {
     format!("{}{n}", temporary_prefix(writer))
@@ -258,7 +286,7 @@ impl RunDir {
 
     /// A wish or state of the whole run: `control/{stop,save,pause,done}`.
     pub fn control(&self, name: &str) -> PathBuf {
-        self.join("control").join(name)
+        self.join(CONTROL).join(name)
     }
 
     /// How an attempt of the job ended: `attempt-0/outcome`.

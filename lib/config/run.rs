@@ -1,4 +1,4 @@
-//! `[run]`, `[checkpoint]`: the schedule of the whole loop.
+//! `[run]`, `[checkpoint]`, `[watchdog]`: the schedule of the whole loop.
 
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +63,24 @@ pub struct Checkpoint {
 impl Default for Checkpoint {
     fn default() -> Self {
         Self { interval: 0, keep: 2 }
+    }
+}
+
+/// `[watchdog]`: how long a rank may make no progress before it is ended with code 124; 0 is for ever.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Watchdog {
+    /// While it starts, in seconds: reading weights, meeting its peers.
+    pub setup_s: u64,
+    /// In a step and between steps, in seconds: more than the longest training step.
+    pub step_s: u64,
+    /// While it writes or reads a checkpoint, in seconds.
+    pub checkpoint_s: u64,
+}
+
+impl Default for Watchdog {
+    fn default() -> Self {
+        Self { setup_s: 3600, step_s: 3600, checkpoint_s: 3600 }
     }
 }
 

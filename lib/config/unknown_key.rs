@@ -6,7 +6,7 @@ use crate::data::{Data, Eval, Model};
 use crate::error::Error;
 use crate::load::RunConfig;
 use crate::rollout::{Reward, Rollout};
-use crate::run::{Checkpoint, Run};
+use crate::run::{Checkpoint, Run, Watchdog};
 use crate::train::{Algorithm, Parallel, Reference, Train};
 
 /// Names further apart than this share of the written name are not suggested.
@@ -50,6 +50,7 @@ fn owner(key: &str) -> Option<&'static str> {
         ("algorithm", keys_of::<Algorithm>()),
         ("reference", keys_of::<Reference>()),
         ("checkpoint", keys_of::<Checkpoint>()),
+        ("watchdog", keys_of::<Watchdog>()),
         ("eval.<set>", keys_of::<Eval>()),
     ]
     .into_iter()

@@ -7,8 +7,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arrow_format;
+mod attempt;
+mod control;
 mod error;
 mod holder;
+mod idle;
 mod lineage;
 mod owner;
 mod segment;
@@ -24,8 +27,11 @@ mod trainer;
 mod simulator;
 
 pub use arrow_format::ArrowFormat;
+pub use attempt::join_attempt;
+pub use control::Control;
 pub use error::{Error, Result};
 pub use holder::refuse_second;
+pub use idle::Idle;
 pub use lineage::{Lineage, Newest};
 pub use owner::{Heartbeat, Owner};
 pub use replica::{Assignment, Op, Replica, ReplicaAction, ReplicaConfig};

@@ -99,6 +99,11 @@ impl World {
         self.names.remove(path);
     }
 
+    /// When a name came to be.
+    pub fn created_ms(&self, path: &str) -> Option<u64> {
+        self.names.get(path).map(|entry| entry.created_ms)
+    }
+
     /// What is really on disk.
     pub fn truth(&self, path: &str) -> Option<Bytes> {
         self.names.get(path).map(|entry| self.inodes[entry.inode].bytes.clone())

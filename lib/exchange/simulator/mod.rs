@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     NeverAskAgain,
     /// Builder, replicas, workers and trainer go on after their successors have started.
     SkipFencing,
+    /// The trainer trains on in a pause.
+    IgnorePause,
     /// The builder joins a column whatever tokens it was computed for.
     JoinBlindly,
 }
@@ -40,7 +42,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn ten_thousand_random_schedules_keep_the_properties() {
     let next = AtomicU64::new(seeds().start);
-    let totals: [AtomicU64; 5] = Default::default();
+    let totals: [AtomicU64; 7] = Default::default();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
@@ -51,8 +53,15 @@ fn ten_thousand_random_schedules_keep_the_properties() {
                     }
                     match catch_unwind(AssertUnwindSafe(|| schedule::run_seed(seed, Fault::None))) {
                         Ok(tally) => {
-                            let counts =
-                                [tally.turns, tally.deaths, tally.zombies, tally.drains, tally.stops];
+                            let counts = [
+                                tally.turns,
+                                tally.deaths,
+                                tally.zombies,
+                                tally.drains,
+                                tally.stops,
+                                tally.saves,
+                                tally.pauses,
+                            ];
                             totals.iter().zip(counts).for_each(|(t, c)| {
                                 t.fetch_add(c, Ordering::Relaxed);
                             });
@@ -68,8 +77,11 @@ fn ten_thousand_random_schedules_keep_the_properties() {
         }
     });
     let [turns, accidents @ ..] = totals.map(AtomicU64::into_inner);
-    let [deaths, zombies, drains, stops] = accidents;
-    eprintln!("{turns} turns, {deaths} deaths, {zombies} zombies, {drains} drains, {stops} stops of the run");
+    let [deaths, zombies, drains, stops, saves, pauses] = accidents;
+    eprintln!(
+        "{turns} turns, {deaths} deaths, {zombies} zombies, {drains} drains, {stops} stops of the run, \
+         {saves} checkpoints asked for, {pauses} pauses"
+    );
     let is_short = seeds().count() < 1000;
     assert!(is_short || accidents.iter().all(|count| *count > 100), "the accidents did not happen");
 }
@@ -122,6 +134,7 @@ fn each_deliberate_mistake_is_noticed() {
         (Fault::ReplaceCommits, "was changed after its commit"),
         (Fault::NeverAskAgain, "stuck after"),
         (Fault::SkipFencing, "goes on after its successor"),
+        (Fault::IgnorePause, "in a pause"),
         (Fault::JoinBlindly, "computed for other tokens"),
     ] {
         let how = noticed(fault).unwrap_or_else(|| panic!("{fault:?} was not noticed"));

@@ -131,6 +131,7 @@ impl Process {
             self.files.begin();
         }
         let before = (self.machine.clone(), self.store.clone());
+        let num_trained = self.num_in_training();
         let outcome = self.poll(world, plan, oracle);
         match self.files.stopped() {
             Some(Stop::Frozen) => {
@@ -142,6 +143,15 @@ impl Process {
         }
         if outcome.is_ok() && !is_thawed {
             self.check_fenced(&world.borrow());
+            let is_seen = |path| {
+                let created_ms = world.borrow().created_ms(path);
+                created_ms.is_some_and(|ms| world.borrow().now_ms > ms + VISIBILITY_MS)
+            };
+            let now_ms = world.borrow().now_ms;
+            let trains_more = self.num_in_training() > num_trained;
+            assert!(!(trains_more && is_seen(paths::PAUSE)), "{now_ms} ms: a step is trained in a pause");
+            let is_over = self.role == Role::Trainer && matches!(outcome, Ok(true)) && !self.is_drained;
+            assert!(!(is_over && is_seen(paths::SAVE)), "{now_ms} ms: the run ends with an unheard wish");
         }
         match outcome {
             Ok(is_done) => Ok(if is_done { Turn::Finished } else { Turn::Alive }),
@@ -160,6 +170,10 @@ impl Process {
             Machine::Replica(replica) => replica.drain(),
             Machine::Reward(worker) => worker.drain(),
         }
+    }
+
+    fn num_in_training(&self) -> usize {
+        self.works.iter().filter(|(_, work)| matches!(work, Work::Trained(_))).count()
     }
 
     /// After a whole poll: nobody works on once its successor can be seen.

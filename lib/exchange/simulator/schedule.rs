@@ -26,6 +26,10 @@ pub(super) struct Tally {
     pub drains: u64,
     /// Runs that were stopped as a whole and started again.
     pub stops: u64,
+    /// Checkpoints that were asked for.
+    pub saves: u64,
+    /// Pauses.
+    pub pauses: u64,
 }
 
 /// Runs the schedule of a seed, which nothing may stop.
@@ -46,10 +50,12 @@ pub(super) fn run(plan: &Plan) -> Result<Tally> {
         processes: Vec::new(),
         starts: plan.roles().into_iter().map(|role| (0, role)).collect(),
         is_stopping: false,
+        paused_until_ms: None,
     };
     for _ in 0..MAX_TURNS {
         let luck = run.draw();
         run.stop(&luck);
+        run.wish(&luck);
         run.start_due(luck.now_ms)?;
         if !run.processes.is_empty() {
             run.turn(&luck)?;
@@ -79,6 +85,7 @@ struct Run<'a> {
     /// Owners that start at their times.
     starts: Vec<(u64, Role)>,
     is_stopping: bool,
+    paused_until_ms: Option<u64>,
 }
 
 /// What is drawn for one turn.
@@ -88,6 +95,8 @@ struct Luck {
     is_double: bool,
     is_drain: bool,
     is_stop: bool,
+    is_save: bool,
+    is_pause: bool,
 }
 
 impl Run<'_> {
@@ -98,13 +107,33 @@ impl Run<'_> {
         let (passed, pick) = (rng.random_range(1..=3), rng.random::<u32>() as usize);
         let (is_double, is_drain) = (rng.random_ratio(1, 600), rng.random_ratio(1, 600));
         let is_stop = rng.random_ratio(1, 4000);
+        let (is_save, is_pause) = (rng.random_ratio(1, 400), rng.random_ratio(1, 1500));
         world.now_ms += passed;
         let is_wild = world.now_ms < self.plan.calm_ms;
         if !is_wild {
             world.chances = Chances { delay_ms: self.plan.chances.delay_ms, ..Chances::default() };
         }
         let (is_double, is_drain, is_stop) = (is_double && is_wild, is_drain && is_wild, is_stop && is_wild);
-        Luck { now_ms: world.now_ms, pick, is_double, is_drain, is_stop }
+        let (is_save, is_pause) = (is_save && is_wild, is_pause && is_wild);
+        Luck { now_ms: world.now_ms, pick, is_double, is_drain, is_stop, is_save, is_pause }
+    }
+
+    /// Somebody asks for a checkpoint, or pauses the run for a while.
+    fn wish(&mut self, luck: &Luck) {
+        let mut world = self.world.borrow_mut();
+        if luck.is_save {
+            self.tally.saves += 1;
+            world.write_foreign(paths::SAVE);
+        }
+        if luck.is_pause && self.paused_until_ms.is_none() {
+            self.tally.pauses += 1;
+            world.write_foreign(paths::PAUSE);
+            self.paused_until_ms = Some(luck.now_ms + world.rng.random_range(1..1000));
+        }
+        if self.paused_until_ms.is_some_and(|until_ms| luck.now_ms >= until_ms) {
+            self.paused_until_ms = None;
+            world.remove_foreign(paths::PAUSE);
+        }
     }
 
     /// The run as a whole is stopped, and started again when everybody has ended.

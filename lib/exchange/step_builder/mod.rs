@@ -29,7 +29,7 @@ use serde_json::Value;
 use slime_record::{GroupEntry, Manifest};
 
 use crate::steps::open_steps;
-use crate::{Format, Heartbeat, Lineage, Owner, Result, Store};
+use crate::{Control, Format, Heartbeat, Lineage, Owner, Result, Store};
 use dispatch::ReplicaView;
 use scan::{Found, SegmentColumns};
 use slime_config::paths::{self, BUILDER, Physical};
@@ -276,13 +276,14 @@ impl<F: Format> StepBuilder<F> {
             self.commit_due(store, policy)?;
         }
         self.evaluate_due(store)?;
-        let is_paused = self.evaluating.is_some() && self.config.max_staleness == 0;
-        if self.step < self.config.num_steps && !is_paused {
+        let control = Control::read(store)?;
+        let waits_for_evaluation = self.evaluating.is_some() && self.config.max_staleness == 0;
+        if self.step < self.config.num_steps && !waits_for_evaluation && !control.is_paused {
             self.draw_due(policy)?;
             self.assign();
         }
         self.send(store)?;
-        if self.step >= self.config.num_steps && self.evaluating.is_none() && store.exists(paths::DONE)? {
+        if self.step >= self.config.num_steps && self.evaluating.is_none() && control.is_done {
             self.actions.push(BuilderAction::Done);
         }
         Ok(std::mem::take(&mut self.actions))

@@ -27,7 +27,7 @@ use slime_record::{Epoch, Manifest, Publication};
 use crate::holder;
 use crate::segment::{from_json, to_json};
 use crate::store::verify;
-use crate::{Bytes, Commit, Error, Heartbeat, Lineage, Result, Store};
+use crate::{Bytes, Commit, Control, Error, Heartbeat, Lineage, Result, Store};
 use slime_config::paths::{self, Physical};
 
 /// Settings of the trainer.
@@ -221,14 +221,9 @@ impl Trainer {
         self.phase = Phase::MustComplete(mark.into());
     }
 
-    /// Ends at the next step boundary, with a checkpoint when it lies on the publication grid.
+    /// Ends at the next step boundary, with a checkpoint of what it has published.
     pub fn drain(&mut self) {
         self.is_draining = true;
-    }
-
-    /// Takes a checkpoint at the next published version.
-    pub fn request_save(&mut self) {
-        self.wants_save = true;
     }
 
     fn is_published(&self, version: u64) -> bool {
@@ -262,7 +257,6 @@ impl Trainer {
             let path = paths::complete(self.place());
             store.commit(&path, mark)?;
             self.last_checkpoint = self.version;
-            self.wants_save = false;
             self.phase = Phase::Waiting;
         }
         self.next_action(store)
@@ -289,6 +283,12 @@ impl Trainer {
         passed > 0 && (is_on_grid || is_last || self.wants_save || self.is_draining)
     }
 
+    /// Whether what is published and not yet in a checkpoint shall be in one now.
+    fn is_checkpoint_wished(&self) -> bool {
+        let is_new = self.version > self.last_checkpoint && self.is_published(self.version);
+        is_new && (self.is_draining || self.wants_save)
+    }
+
     fn next_action(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
         let action = match self.phase {
             Phase::Starting => {
@@ -307,15 +307,31 @@ impl Trainer {
                 TrainerAction::SaveCheckpoint { place: self.place() }
             }
             Phase::Waiting => {
+                let control = Control::read(store)?;
+                #[cfg(test)]
+                let control = Control {
+                    is_paused: control.is_paused && self.fault != crate::simulator::Fault::IgnorePause,
+                    ..control
+                };
+                self.is_draining |= control.is_stopping;
+                self.wants_save |= control.is_saving;
+                if self.is_checkpoint_wished() {
+                    self.phase = Phase::MustCheckpoint;
+                    return self.next_action(store);
+                }
+                if self.wants_save && self.last_checkpoint == self.version {
+                    store.remove(paths::SAVE)?;
+                    self.wants_save = false;
+                }
                 self.prune(store)?;
-                return self.next_step(store);
+                return self.next_step(store, control);
             }
             _ => return Ok(Vec::new()),
         };
         Ok(vec![action])
     }
 
-    fn next_step(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
+    fn next_step(&mut self, store: &mut dyn Store, control: Control) -> Result<Vec<TrainerAction>> {
         if self.version == self.config.num_steps {
             let due = crate::step_builder::due_evaluation(
                 store,
@@ -325,14 +341,14 @@ impl Trainer {
             )?;
             let is_seen = self.lineage.published().any(|place| place == self.place());
             if due.is_some() || !is_seen {
-                return self.drain_due(store);
+                return Ok(self.drain_due());
             }
             store.commit(paths::DONE, b"{}")?;
             self.phase = Phase::Done;
             return Ok(vec![TrainerAction::Done { is_complete: true }]);
         }
-        let drained = self.drain_due(store)?;
-        if !drained.is_empty() {
+        let drained = self.drain_due();
+        if !drained.is_empty() || control.is_paused {
             return Ok(drained);
         }
         let path = paths::manifest(self.version);
@@ -354,12 +370,13 @@ impl Trainer {
         self.phase = Phase::Training;
         Ok(vec![TrainerAction::Train { manifest: Box::new(manifest), segments, columns }])
     }
+
     /// The end of a trainer that shall drain.
-    fn drain_due(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
-        if !self.is_draining && !store.exists(paths::STOP)? {
-            return Ok(Vec::new());
+    fn drain_due(&mut self) -> Vec<TrainerAction> {
+        if !self.is_draining {
+            return Vec::new();
         }
         self.phase = Phase::Done;
-        Ok(vec![TrainerAction::Done { is_complete: false }])
+        vec![TrainerAction::Done { is_complete: false }]
     }
 }
