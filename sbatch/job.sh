@@ -190,7 +190,8 @@ end_attempt() {
         outcome="done" code=0
     elif [ "$code" -eq 75 ] || [ "$code" -eq 0 ]; then
         outcome=drained code=75
-        [ ! -e "$run/control/stop" ] || outcome=stopped
+        # Somebody wanted it so: the job has done what it should.
+        if [ -e "$run/control/stop" ]; then outcome=stopped code=0; fi
     else
         outcome=failed
         for failure in "$attempt"/failed.*; do

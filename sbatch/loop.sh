@@ -11,7 +11,8 @@
 #         env.sh and job.sh read. In a heterogeneous job the trainer has the first component, replicas the second,
 #         rewards the third.
 # Writes: the run directory. Started again with the same run directory, it goes on where it was.
-# Exit:   0, the code of the tool that failed, or 75 when the run was drained before its last step.
+# Exit:   0 when the run is done or was stopped by control/stop, the code of the tool that failed, or 75 when it was
+#         drained before its last step.
 #SBATCH --job-name=slime
 #SBATCH --nodes=1
 #SBATCH --time=04:00:00
