@@ -34,7 +34,7 @@ const WITHOUT_TORCH: [&str; 11] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 14] = [
+const HOMES: [(&str, &[&str]); 16] = [
     ("tch", &["torch", "model", "engine", "trainer", "transport", "kernel", "slime"]),
     ("cudarc", &["comm", "cuda"]),
     ("memmap2", &["exchange", "weights"]),
@@ -49,6 +49,8 @@ const HOMES: [(&str, &[&str]); 14] = [
     ("quick-xml", &["verifier"]),
     ("toml", &["config"]),
     ("signal-hook", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
 ];
 
 /// Crates whose files may opt in to unsafe code.
