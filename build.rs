@@ -2,6 +2,6 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // Before the absolute path of .cargo/config.toml, which holds only on the machine that built.
+    // Beside the absolute path of .cargo/config.toml, which install.sh takes out: it holds only where it was built.
     println!("cargo:rustc-link-arg-bins=-Wl,-rpath,$ORIGIN/../lib");
 }

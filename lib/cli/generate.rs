@@ -90,24 +90,28 @@ fn man_page(command: Command) -> String {
     page + &notes(&command, "SH")
 }
 
-/// What stands after the options in the help, laid out as it is there: each `Label:` at the start of a line
-/// begins a section.
+/// What stands after the options in the help: each `Label:` at the start of a line begins a section.
 fn notes(command: &Command, level: &str) -> String {
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let mut sections: Vec<(String, Vec<String>)> = Vec::new();
+    let mut sections: Vec<(&str, Vec<String>)> = Vec::new();
     for line in help.lines() {
         let label = line.split_once(':').map(|(label, _)| label).filter(|label| is_label(label));
         match (label, sections.last_mut()) {
             (Some(label), _) => {
                 // The label's place stays blank, so that the lines below it keep their alignment.
                 let rest = format!("{}{}", " ".repeat(label.len() + 1), &line[label.len() + 1..]);
-                sections.push((heading(label), vec![rest]));
+                sections.push((label, vec![rest]));
             }
             (None, Some((_, lines))) => lines.push(line.to_owned()),
-            (None, None) => sections.push(("NOTES".to_owned(), vec![line.to_owned()])),
+            (None, None) => sections.push(("Notes", vec![line.to_owned()])),
         }
     }
-    sections.iter().map(|(title, lines)| control(level, &[title]) + &verbatim(lines)).collect()
+    let render = |(label, lines): &(&str, Vec<String>)| match *label {
+        "Reads" | "Writes" => control(level, &[&label.to_uppercase()]) + &prose(lines),
+        exit if exit.starts_with("Exit") => control(level, &["EXIT STATUS"]) + &prose(lines),
+        label => control(level, &[&label.to_uppercase()]) + &verbatim(lines),
+    };
+    sections.iter().map(render).collect()
 }
 
 fn is_label(text: &str) -> bool {
@@ -115,9 +119,12 @@ fn is_label(text: &str) -> bool {
         && text.chars().all(|letter| letter.is_ascii_alphabetic() || letter == ' ')
 }
 
-/// A label of the help as the field names that section of a man page.
-fn heading(label: &str) -> String {
-    if label.starts_with("Exit") { "EXIT STATUS".to_owned() } else { label.to_uppercase() }
+/// Lines that are filled to the reader's width.
+fn prose(lines: &[String]) -> String {
+    let words: Vec<&str> = lines.iter().flat_map(|line| line.split_whitespace()).collect();
+    let mut roff = Roff::new();
+    roff.text([roman(words.join(" "))]);
+    roff.to_roff()
 }
 
 /// Lines that are not filled, without the blanks and empty lines around all of them.
@@ -185,9 +192,9 @@ mod tests {
             "\\-\\-port",
             ".SH \"slime\\-x score\"\nScores",
             "\\-\\-input",
-            ".SH READS\n.nf\na file;\nor two\n.fi",
+            ".SH READS\na file; or two\n",
             ".SH EXAMPLE\n.nf\nslime\\-x \\\\\n    \\-\\-port 7\n.fi",
-            ".SH \"EXIT STATUS\"\n.nf\n0 ok\n.fi",
+            ".SH \"EXIT STATUS\"\n0 ok\n",
         ] {
             assert!(page.contains(part), "no {part:?} in\n{page}");
         }
