@@ -190,7 +190,7 @@ mod tests {
             ".TH slime-x 1",
             ".SH NAME\nslime\\-x \\- A tool of a test",
             "\\-\\-port",
-            ".SH \"slime\\-x score\"\nScores",
+            ".SH \"slime-x score\"\nScores",
             "\\-\\-input",
             ".SH READS\na file; or two\n",
             ".SH EXAMPLE\n.nf\nslime\\-x \\\\\n    \\-\\-port 7\n.fi",
