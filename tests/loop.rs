@@ -16,7 +16,7 @@ use tempfile::TempDir;
 /// Steps of a run.
 const NUM_STEPS: u64 = 6;
 /// A loop that takes longer hangs.
-const PATIENCE: Duration = Duration::from_mins(3);
+const PATIENCE: Duration = Duration::from_secs(3 * 60);
 const ROLLOUT: &str = env!("CARGO_BIN_EXE_slime-rollout");
 const TRAIN: &str = env!("CARGO_BIN_EXE_slime-train");
 const REWARD: &str = env!("CARGO_BIN_EXE_slime-reward");

@@ -12,7 +12,7 @@ use slime_trainer::Optimizer;
 use crate::failure;
 
 /// How long ranks wait for the slowest of them to have written its file.
-const PATIENCE: Duration = Duration::from_mins(10);
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
 /// Writes this rank's file of the checkpoint in `dir`; returns when all ranks have. `token` names this attempt.
 ///

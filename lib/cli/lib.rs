@@ -4,6 +4,7 @@
 pub mod drain;
 pub mod exit;
 mod failure;
+mod generate;
 mod logging;
 mod output;
 mod parse;

@@ -13,6 +13,8 @@ fn main() {
     let built = Command::new(&mpicc)
         .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o"])
         .arg(&plugin)
+        // An installed tree may carry its own Open MPI; mpicc adds the path of its own after this one.
+        .arg("-Wl,-rpath,$ORIGIN/openmpi/lib")
         .arg("mpi_plugin.c")
         .status();
     match built {

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::{Row, Verdict, Verifier};
 
 /// A program that owes a reply for longer than this has failed.
-const REPLY_TIMEOUT: Duration = Duration::from_mins(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 /// After its stdin closed, a program may take this long to end by itself.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The variables a program inherits; everything else is withheld.
