@@ -126,6 +126,7 @@ done
 place_all "$home/sbatch" sbatch
 place_all "$home/configs" configs
 # The regression jobs for a user's own cluster, and their model.
+place 755 "$home/tests/fixtures/tiny_weights.sh" tests/fixtures/tiny_weights.sh
 for folder in tests/cluster tests/fixtures/models/llama; do place_all "$home/$folder" "$folder"; done
 for file in README.md LICENSE; do place 644 "$home/$file" "share/doc/slime/$file"; done
 # The modulefiles come last, so that 'module load' finds a whole tree.

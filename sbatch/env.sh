@@ -4,8 +4,9 @@
 #        SLIME_BIN (default bin of an installed home, else target/release); sbatch/site.env where a site keeps its own
 #        settings; SLIME_CONTAINER, an image that has the tools (SLIME_BINDS: more folders for it, a:a,b:b);
 #        SLIME_NET_IFACE, SLIME_NVLS (see choose_network)
-# Sets:  home, bin, in_slurm (1 in a batch script or an allocation's shell), contained (what stands before a tool)
-# shellcheck shell=bash
+# Sets:  home, bin, in_slurm (1 in a batch script or an allocation's shell), contained (what stands before a tool here),
+#        in_image and container_of_step (the same for a step: before the tool, and among srun's options)
+# shellcheck shell=bash disable=SC2034
 home=${SLIME_HOME:-${SLURM_SUBMIT_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}}
 say() { printf '%s slime%s: %s\n' "$(date -u +%FT%TZ)" "${SLURM_JOB_ID:+[$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}]}" "$*" >&2; }
 # die CODE MESSAGE [HINT]
@@ -31,6 +32,7 @@ if [ -n "${SLURM_JOB_ID:-}" ] && [ "${SLURM_STEP_ID:-4294967291}" -ge 4294967280
 # An image takes the place of $bin. pyxis is an srun option; everything else starts through apptainer.
 contained=()
 container_of_step=()
+in_image=()
 if [ -n "${SLIME_CONTAINER:-}" ]; then
     [ -e "$SLIME_CONTAINER" ] || die 66 "SLIME_CONTAINER: no image $SLIME_CONTAINER" "modules/slime.def and modules/Dockerfile make one"
     bin=${SLIME_BIN:-/opt/slime/bin}
@@ -41,6 +43,7 @@ if [ -n "${SLIME_CONTAINER:-}" ]; then
     elif command -v apptainer >/dev/null; then
         contained=(apptainer exec --no-home --bind "$binds" "$SLIME_CONTAINER")
         if [ -e /dev/nvidiactl ]; then contained=(apptainer exec --nv --no-home --bind "$binds" "$SLIME_CONTAINER"); fi
+        in_image=("${contained[@]}")
     else
         die 69 "SLIME_CONTAINER is set, but there is neither apptainer nor an srun that knows --container-image" \
             "'module load apptainer', or take a .sqsh image where Slurm has pyxis"
@@ -54,6 +57,19 @@ tool() {
     [ ${#contained[@]} -gt 0 ] || [ -x "$bin/$name" ] ||
         die 66 "no tool $bin/$name" "build with 'cargo build --release', install with modules/install.sh, or set SLIME_BIN"
     "${contained[@]}" "$bin/$name" "$@"
+}
+
+# weights_of DIR: the newest published weights of a run directory; another directory is taken as it is.
+weights_of() {
+    local newest
+    [ -e "$1/run.toml" ] || { echo "$1"; return; }
+    # Names order as numbers do. What has no publication is still being written, or void.
+    newest=$(cd "$1" && for name in version/*.json; do
+        name=$(basename "$name" .json)
+        [ ! -d "weights/$name" ] || echo "$name"
+    done | sort | tail -n 1)
+    [ -n "$newest" ] || die 66 "$1 has no published weights" "wait for its first step"
+    echo "$1/weights/$newest"
 }
 
 # choose_network NODE: the interface that leads there, for NCCL, MPI and UCX. What is set already stays.

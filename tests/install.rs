@@ -119,7 +119,7 @@ fn installed_tree_is_whole_and_readable_by_others() {
         "modulefiles/slime/0.1.0.lua",
         "share/doc/slime/LICENSE",
         "share/slime/installed",
-        "share/slime/tests/cluster/shim/apptainer",
+        "tests/cluster/shim/apptainer",
     ] {
         assert!(prefix.join(path).is_file(), "no {path}");
     }

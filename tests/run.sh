@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds slime and runs its tests; the last line counts them.
 #
-#   bash tests/run.sh          what continuous integration runs
+#   bash tests/run.sh          what continuous integration runs: the workspace's tests, then the loop under Slurm
 #   bash tests/run.sh --all    format, lints and the long sweeps as well
 #
 # Exit: 0 when every test passed, 1 when one failed, else the code of what could not be built.
@@ -11,7 +11,7 @@ all=()
 # What is skipped are no tests: processes that tests start, and the writer of a golden file.
 [ "${1:-}" = --all ] && all=(--include-ignored --skip rank_body --skip child_body --skip write_golden)
 
-bash modules/bootstrap.sh || exit
+bash modules/bootstrap.sh --tests || exit
 # The MPI that bootstrap chose, for the tests that start ranks.
 mpicc=$(sed -n 's/^SLIME_MPICC = "\(.*\)"$/\1/p' .cargo/config.toml)
 [ -n "$mpicc" ] && export PATH="${mpicc%/*}:$PATH"
@@ -29,6 +29,12 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 cargo test --release --workspace --no-fail-fast -- "${all[@]}" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
-awk '/^test result:/ { for (i = 1; i < NF; i++) { if ($(i + 1) ~ /^passed/) p += $i; if ($(i + 1) ~ /^failed/) f += $i; if ($(i + 1) ~ /^ignored/) s += $i } }
+slow=()
+[ ${#all[@]} -eq 0 ] || slow=(--all)
+bash tests/cluster/run.sh "${slow[@]}" 2>&1 | tee -a "$log"
+# Without a Slurm its cases count as skipped.
+case ${PIPESTATUS[0]} in 0 | 69) ;; *) status=1 ;; esac
+awk '/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p += $1; f += $3; s += $5 }
+     /^test result:/ { for (i = 1; i < NF; i++) { if ($(i + 1) ~ /^passed/) p += $i; if ($(i + 1) ~ /^failed/) f += $i; if ($(i + 1) ~ /^ignored/) s += $i } }
      END { printf "%d passed, %d failed, %d skipped\n", p, f, s }' "$log"
 exit "$status"

@@ -65,6 +65,9 @@ pub struct Once {
     /// Key of a row's metadata (default: `data.metadata_key`)
     #[arg(long, value_name = "KEY")]
     pub metadata_key: Option<String>,
+    /// Sample an evaluation set of the configuration as the run itself does
+    #[arg(long, value_name = "SET", conflicts_with_all = ["prompts", "num_prompts"])]
+    pub eval: Option<String>,
     /// Stop after this many prompts (a large environment has no end of its own)
     #[arg(long, value_name = "N")]
     pub num_prompts: Option<u64>,
@@ -76,7 +79,7 @@ pub struct Once {
 #[derive(Debug, ClapArgs)]
 pub struct Resident {
     /// Stay with this run directory, in both roles unless one is named; run.toml in it is the configuration
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["weights", "prompts", "config", "output", "num_prompts", "dry_run"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["weights", "prompts", "config", "output", "eval", "num_prompts", "dry_run"])]
     pub follow: Option<PathBuf>,
     /// Only draw prompts, assign, accept and commit steps
     #[arg(long, requires = "follow", conflicts_with = "replica")]
@@ -176,7 +179,7 @@ impl Once {
                 Failure::usage("no weights").with_hint("--weights DIR, or model.path in --config TOML")
             );
         }
-        if config.data.prompts.is_none() && config.data.environment.is_none() {
+        if self.eval.is_none() && config.data.prompts.is_none() && config.data.environment.is_none() {
             return Err(Failure::usage("no prompts")
                 .with_hint("--prompts FILE, or --set data.environment=arithmetic --num-prompts 8"));
         }

@@ -21,6 +21,26 @@ use crate::write_samples;
 /// Keeps the random numbers of evaluations apart from those of training.
 const EVAL_SEED: u64 = 0x6576_616C;
 
+/// The run's configuration with a set's sampling in place of training's.
+pub fn settings_of(config: &RunConfig, set: &Eval) -> RunConfig {
+    let mut config = config.clone();
+    config.run.seed ^= EVAL_SEED;
+    config.rollout.temperature = set.temperature;
+    config.rollout.n_samples_per_prompt = Some(set.n_samples_per_prompt);
+    config.rollout.max_response_len = set.max_response_len.unwrap_or(config.rollout.max_response_len);
+    config
+}
+
+/// The prompts of a set.
+pub fn prompts_of(
+    config: &RunConfig,
+    set: &Eval,
+) -> Result<impl Iterator<Item = Result<Prompt, Failure>> + use<>, Failure> {
+    let source = eval_source(config, set).map_err(failure!())?;
+    let len = source.len().map_or(set.num_prompts, |len| len.min(set.num_prompts));
+    Ok((0..len).map(move |i| source.prompt(i).map_err(failure!())))
+}
+
 /// Samples evaluations between the polls of the step builder, with an engine that lives as long as one set takes.
 pub struct Evaluator {
     config: RunConfig,
@@ -120,16 +140,10 @@ impl Evaluator {
         let (Some(set), Some(tokenizer)) = (self.config.eval.get(&name), &self.tokenizer) else {
             return Ok(None);
         };
-        let mut config = self.config.clone();
-        config.run.seed ^= EVAL_SEED;
-        config.rollout.temperature = set.temperature;
-        config.rollout.n_samples_per_prompt = Some(set.n_samples_per_prompt);
-        config.rollout.max_response_len = set.max_response_len.unwrap_or(config.rollout.max_response_len);
+        let mut config = settings_of(&self.config, set);
         config.model.path = dir.display().to_string();
-        let source = eval_source(&config, set).map_err(failure!())?;
-        let len = source.len().map_or(set.num_prompts, |len| len.min(set.num_prompts));
-        let prompts = (0..len).map(|i| source.prompt(i).map(|prompt| (i as u32, prompt)));
-        let prompts = prompts.collect::<Result<_, _>>().map_err(failure!())?;
+        let prompts = prompts_of(&config, set)?.zip(0..).map(|(prompt, i)| prompt.map(|prompt| (i, prompt)));
+        let prompts = prompts.collect::<Result<_, _>>()?;
         let sampler = Sampler::load(&config, tokenizer.clone(), place.version)?;
         Ok(Some(Running { set: name, sampler, prompts, finished: BTreeMap::new() }))
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use slime_cli::Failure;
-use slime_config::{Dtype, HfConfig, RunConfig};
+use slime_config::{Dtype, Eval, HfConfig, RunConfig};
 use slime_engine::{
     Completion, Engine, EngineConfig, FinishReason, KvOnSwap, ModelRunner, Request, SampleSeed,
     SamplingParams,
@@ -15,6 +15,7 @@ use slime_record::{PromptContent, Sample, Status};
 use slime_tokenizer::Tokenizer;
 
 use crate::args::Once;
+use crate::evaluate;
 use crate::failure;
 use crate::memory;
 use crate::read_prompts;
@@ -22,9 +23,16 @@ use crate::write_samples::SampleWriter;
 
 /// `slime-rollout` over all prompts, once; groups leave in the order of their prompts.
 pub fn generate(args: &Once) -> Result<(), Failure> {
-    let config = args.config()?;
+    let mut config = args.config()?;
     let tokenizer = Arc::new(Tokenizer::from_dir(Path::new(&config.model.path)).map_err(failure!())?);
-    let prompts = read_prompts::read_prompts(&config, args.num_prompts)?;
+    let prompts: Box<dyn Iterator<Item = Result<Prompt, Failure>>> = match &args.eval {
+        Some(name) => {
+            let set = eval_set(&config, name)?;
+            config = evaluate::settings_of(&config, &set);
+            Box::new(evaluate::prompts_of(&config, &set)?)
+        }
+        None => Box::new(read_prompts::read_prompts(&config, args.num_prompts)?),
+    };
     // A place that cannot be written is told before weights are loaded.
     let mut output = SampleWriter::create(&args.output, args.format, &config)?;
     let mut sampler = Sampler::load(&config, tokenizer, 0)?;
@@ -57,6 +65,21 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
         "generated"
     );
     output.finish()
+}
+
+/// The evaluation set of that name.
+fn eval_set(config: &RunConfig, name: &str) -> Result<Eval, Failure> {
+    let known: Vec<&str> = config.eval.keys().map(String::as_str).collect();
+    let unknown = || {
+        let message = format!("--eval {name}: the configuration has no [eval.{name}]");
+        let hint = if known.is_empty() {
+            "it has no evaluation set".to_owned()
+        } else {
+            format!("it has {}", known.join(", "))
+        };
+        Failure::usage(message).with_hint(hint)
+    };
+    config.eval.get(name).cloned().ok_or_else(unknown)
 }
 
 /// A group within a run.

@@ -18,15 +18,7 @@ needs_own_cluster() { [ "$TEST_HERE" = 0 ] || skip "only an administrator can ma
 
 # A model of random weights whose every token is a number, so that rewards have something to see.
 model() {
-    [ -e weights ] && return
-    mkdir weights.new
-    cp "$SLIME_HOME"/tests/fixtures/models/llama/{config.json,generation_config.json,model.safetensors} weights.new
-    local vocab
-    vocab=$(seq 0 95 | sed 's/.*/"&": &/' | paste -sd ,)
-    printf '{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
-        "model": {"type": "WordLevel", "vocab": {%s}, "unk_token": "0"}}' "$vocab" >weights.new/tokenizer.json
-    mv weights.new weights
+    [ -e weights ] || bash "$SLIME_HOME/tests/fixtures/tiny_weights.sh" weights
 }
 
 # tiny NAME [KEY=VALUE ...]: a configuration for a run of that name; `run` is its directory from now on.

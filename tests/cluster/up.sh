@@ -4,7 +4,8 @@
 #   bash tests/cluster/up.sh DIR [NODES [GPUS]]     then: export SLURM_CONF=DIR/slurm.conf
 #
 # Everything lies below DIR; `down.sh DIR` ends it and leaves nothing. Nodes are pretended: 64 cores each whatever the
-# machine has, GPUs that are null devices, own host names (UTS namespaces), all on the loopback.
+# machine has, GPUs that are null devices, own host names and a folder DIR/local that each
+# has for itself (namespaces), all on the loopback.
 # Needs:  root; slurmctld, slurmd, munged (Debian: slurm-wlm, munge)
 # Exit:   0, 69 when something is missing or does not come up
 set -euo pipefail
@@ -13,7 +14,7 @@ die() { echo "up: error: $1" >&2; exit 69; }
 [ "$(id -u)" -eq 0 ] || die "only root can start slurmd for other users' jobs"
 for program in slurmctld slurmd munged sbatch unshare; do command -v "$program" >/dev/null || die "no $program"; done
 
-mkdir -p "$dir"/{log,pid,state,dev}
+mkdir -p "$dir"/{log,pid,state,dev,local}
 chmod 755 "$dir"
 # The ports of a controller and its nodes, below those the kernel hands out.
 port=$((16000 + $$ % 80 * 100))
@@ -73,7 +74,7 @@ munged --force --key-file="$dir/munge.key" --socket="$dir/munge.socket" --pid-fi
     --log-file="$dir/log/munged" --seed-file="$dir/munge.seed" || die "munged: see $dir/log/munged"
 slurmctld || die "slurmctld: see $dir/log/slurmctld"
 for ((n = 1; n <= num_nodes; n++)); do
-    unshare --uts sh -c "hostname node$n && exec slurmd -N node$n" || die "slurmd: see $dir/log/slurmd-node$n"
+    unshare --uts --mount sh -c "hostname node$n && mount -t tmpfs local '$dir/local' && exec slurmd -N node$n" || die "slurmd: see $dir/log/slurmd-node$n"
 done
 for ((look = 0; look < 300; look++)); do
     if [ "$(sinfo -h -N -p main -t idle -o %N 2>/dev/null | wc -l)" -eq "$num_nodes" ]; then exit 0; fi
