@@ -1,0 +1,198 @@
+//! What the lines say together: all checks of every node, clocks that differ, nodes that said nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::check::{Check, Verdict};
+use super::judge_links::median;
+use super::line::{Line, Reporter};
+
+/// A node and all that was found out about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Slurm's name for it.
+    pub name: String,
+    /// The worst of its checks.
+    pub verdict: Verdict,
+    /// All of them, the worst first.
+    pub checks: Vec<Check>,
+}
+
+/// The judgement over all nodes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged {
+    /// The worst of all nodes.
+    pub verdict: Verdict,
+    /// By name.
+    pub nodes: Vec<Node>,
+    /// Checks that are bad on every one of several nodes.
+    pub everywhere: Vec<String>,
+    /// Nodes to leave out: bad for another reason than those.
+    pub exclude: Vec<String>,
+}
+
+/// Judges the lines. Nodes of `expected` without a line are bad; others are judged too.
+pub fn judge(lines: &[Line], expected: &[&str], max_skew_s: f64) -> Judged {
+    let mut nodes: BTreeMap<&str, Vec<Check>> = BTreeMap::new();
+    for name in expected.iter().copied().chain(lines.iter().map(|line| line.node.as_str())) {
+        nodes.entry(name).or_default();
+    }
+    for line in lines {
+        nodes.entry(&line.node).or_default().extend(line.checks.iter().cloned());
+    }
+    for (name, check) in missing(lines, expected).into_iter().chain(clocks(lines, max_skew_s)) {
+        nodes.entry(name).or_default().push(check);
+    }
+    let nodes: Vec<Node> = nodes.into_iter().map(|(name, checks)| node(name, checks)).collect();
+    let everywhere = everywhere(&nodes);
+    let is_own = |check: &&Check| check.verdict == Verdict::Bad && !everywhere.contains(&check.name);
+    let to_exclude = nodes.iter().filter(|node| node.checks.iter().any(|check| is_own(&check)));
+    let exclude = to_exclude.map(|node| node.name.clone()).collect();
+    let verdict = nodes.iter().map(|node| node.verdict).max().unwrap_or(Verdict::Ok);
+    Judged { verdict, nodes, everywhere, exclude }
+}
+
+fn node(name: &str, mut checks: Vec<Check>) -> Node {
+    // Several ranks of a node may have found the same.
+    let mut seen = BTreeSet::new();
+    checks.retain(|check| check.verdict == Verdict::Ok || seen.insert(check.clone()));
+    checks.sort_by_key(|check| std::cmp::Reverse(check.verdict));
+    let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+    Node { name: name.to_owned(), verdict, checks }
+}
+
+/// Nodes without a line of their own, and reports that lost lines.
+fn missing<'a>(lines: &'a [Line], expected: &[&'a str]) -> Vec<(&'a str, Check)> {
+    const NAME: &str = "answer";
+    const HINT: &str = "look whether the node is up and starts the step (sinfo -R, slurmd's log)";
+    let mut reports: BTreeMap<(&str, Option<usize>), (BTreeSet<usize>, usize)> = BTreeMap::new();
+    for line in lines {
+        let rank = match line.reporter {
+            Reporter::Node { .. } => None,
+            Reporter::Link { rank, .. } => Some(rank),
+        };
+        let (seen, num_lines) = reports.entry((&line.node, rank)).or_default();
+        seen.insert(line.line);
+        *num_lines = line.num_lines.max(*num_lines);
+    }
+    let mut found = Vec::new();
+    for ((name, _), (seen, num_lines)) in &reports {
+        if seen.len() < *num_lines {
+            let got = format!("{} of {num_lines} lines", seen.len());
+            found.push((*name, Check::bad(NAME, got, "all lines of its report", HINT)));
+        }
+    }
+    // Lines of links alone do for a preflight that has no others.
+    let has_nodes = reports.keys().any(|(_, rank)| rank.is_none()) || lines.is_empty();
+    let answered = |name: &str| reports.keys().any(|(node, rank)| *node == name && rank.is_none() == has_nodes);
+    let silent = expected.iter().filter(|name| !answered(name));
+    found.extend(silent.map(|name| (*name, Check::bad(NAME, "none, it did not answer", "a line", HINT))));
+    found
+}
+
+/// Nodes whose clock differs from the median of all.
+fn clocks(lines: &[Line], max_skew_s: f64) -> Vec<(&str, Check)> {
+    const NAME: &str = "clock";
+    let times: BTreeMap<&str, f64> = lines
+        .iter()
+        .filter_map(|line| match line.reporter {
+            Reporter::Node { unix_s } => Some((line.node.as_str(), unix_s)),
+            Reporter::Link { .. } => None,
+        })
+        .collect();
+    let middle = median(&mut times.values().copied().collect::<Vec<_>>());
+    let judged = |time: f64| {
+        let got = format!("{:+.1} s from the median of {} nodes", time - middle, times.len());
+        if (time - middle).abs() <= max_skew_s {
+            return Check::ok(NAME, got);
+        }
+        let hint = "set the clock (chronyc tracking), or raise --max-skew-s where nodes start at different times";
+        Check::bad(NAME, got, format!("within {max_skew_s} s"), hint)
+    };
+    times.iter().map(|(name, time)| (*name, judged(*time))).collect()
+}
+
+/// The checks that are bad on every one of several nodes: no node is to blame for them.
+fn everywhere(nodes: &[Node]) -> Vec<String> {
+    let bad = |node: &Node| -> BTreeSet<String> {
+        let bad = node.checks.iter().filter(|check| check.verdict == Verdict::Bad);
+        bad.map(|check| check.name.clone()).collect()
+    };
+    let Some(first) = nodes.first().filter(|_| nodes.len() > 1) else { return Vec::new() };
+    bad(first).into_iter().filter(|name| nodes.iter().all(|node| bad(node).contains(name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::SCHEMA;
+    use super::*;
+
+    fn line(node: &str, reporter: Reporter, checks: Vec<Check>) -> Line {
+        let (schema, host) = (SCHEMA.to_owned(), "h".to_owned());
+        Line { schema, node: node.to_owned(), host, reporter, line: 0, num_lines: 1, checks }
+    }
+
+    fn node_line(node: &str, unix_s: f64, checks: Vec<Check>) -> Line {
+        line(node, Reporter::Node { unix_s }, checks)
+    }
+
+    fn bad(name: &str) -> Check {
+        Check::bad(name, "got", "expected", "hint")
+    }
+
+    #[test]
+    fn node_is_as_bad_as_its_worst_check_and_ranks_count_for_their_node() {
+        let link = Reporter::Link {
+            rank: 3,
+            size: 4,
+            left_bytes_per_s: None,
+            right_bytes_per_s: None,
+            all_reduce_bytes_per_s: None,
+        };
+        let lines = [
+            node_line("n1", 10.0, vec![Check::ok("tcp", "x"), Check::warn("stack", "1", "8", "ulimit")]),
+            node_line("n2", 10.0, vec![Check::ok("tcp", "x")]),
+            line("n2", link.clone(), vec![bad("link_bandwidth")]),
+            line("n2", link, vec![bad("link_bandwidth")]),
+        ];
+        let judged = judge(&lines, &["n1", "n2"], 5.0);
+        let verdicts: Vec<Verdict> = judged.nodes.iter().map(|node| node.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Warn, Verdict::Bad]);
+        assert_eq!((judged.verdict, judged.exclude), (Verdict::Bad, vec!["n2".to_owned()]));
+        assert_eq!(judged.nodes[1].checks[0], bad("link_bandwidth"));
+        assert_eq!(judged.nodes[1].checks.iter().filter(|check| check.verdict == Verdict::Bad).count(), 1);
+    }
+
+    #[test]
+    fn silent_nodes_and_lost_lines_are_bad() {
+        let mut cut = node_line("n2", 10.0, Vec::new());
+        cut.num_lines = 2;
+        let judged = judge(&[node_line("n1", 10.0, Vec::new()), cut], &["n1", "n2", "n3"], 5.0);
+        assert_eq!(judged.exclude, ["n2", "n3"]);
+        assert_eq!(judged.nodes[1].checks[0].got, "1 of 2 lines");
+        assert_eq!(judged.nodes[2].checks[0].got, "none, it did not answer");
+    }
+
+    #[test]
+    fn clock_is_compared_with_the_median() {
+        let lines: Vec<Line> = [("n1", 100.0), ("n2", 101.0), ("n3", 160.0)]
+            .map(|(node, time)| node_line(node, time, Vec::new()))
+            .into();
+        let judged = judge(&lines, &[], 5.0);
+        assert_eq!(judged.exclude, ["n3"]);
+        assert_eq!(judged.nodes[2].checks[0].got, "+59.0 s from the median of 3 nodes");
+        assert_eq!(judge(&lines, &[], 60.0).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn what_is_bad_everywhere_excludes_nobody() {
+        let lines = [
+            node_line("n1", 10.0, vec![bad("free_space")]),
+            node_line("n2", 10.0, vec![bad("free_space"), bad("gpus")]),
+        ];
+        let judged = judge(&lines, &[], 5.0);
+        assert_eq!(judged.verdict, Verdict::Bad);
+        assert_eq!((judged.everywhere, judged.exclude), (vec!["free_space".to_owned()], vec!["n2".to_owned()]));
+        let alone = judge(&lines[..1], &[], 5.0);
+        assert_eq!((alone.everywhere, alone.exclude), (Vec::new(), vec!["n1".to_owned()]));
+    }
+}
