@@ -37,7 +37,8 @@ fn memlock(limit: Option<u64>, pins: bool) -> Check {
     match limit.filter(|bytes| pins && *bytes < MIN_MEMLOCK) {
         None => Check::ok("memlock", size(limit)),
         Some(_) => {
-            let hint = "LimitMEMLOCK=infinity for slurmd, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf";
+            let hint =
+                "LimitMEMLOCK=infinity for slurmd, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf";
             Check::warn("memlock", size(limit), "unlimited, or at least 64 MiB", hint)
         }
     }

@@ -28,7 +28,8 @@ pub fn canary(file: &Path, token: &str, deadline: Duration) -> Check {
         if seen.as_ref().is_ok_and(|seen| seen == token.trim()) {
             let after = started.elapsed();
             if after > LATE {
-                let hint = "new files are seen late here: look at the attribute cache (acregmax, lookupcache)";
+                let hint =
+                    "new files are seen late here: look at the attribute cache (acregmax, lookupcache)";
                 let expected = format!("within {} s", LATE.as_secs());
                 return Check::warn(NAME, format!("after {:.1} s", after.as_secs_f64()), expected, hint);
             }

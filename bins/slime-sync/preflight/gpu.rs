@@ -119,7 +119,11 @@ fn findings(name: &str, answer: Answer, expected: &str, finding: fn(&[&str]) -> 
         .lines()
         .filter_map(|line| finding(&line.split(',').map(str::trim).collect::<Vec<_>>()))
         .collect();
-    if found.is_empty() { Check::ok(name, "none") } else { Check::bad(name, found.join("; "), expected, RESET) }
+    if found.is_empty() {
+        Check::ok(name, "none")
+    } else {
+        Check::bad(name, found.join("; "), expected, RESET)
+    }
 }
 
 /// `0, 3`: an index and a count; what is not supported stands in brackets.
@@ -217,13 +221,18 @@ mod tests {
             let check = findings("x", Answer::Text(text.to_owned()), "nothing", finding);
             (check.verdict == Verdict::Bad).then_some(check.got)
         };
-        assert_eq!(told("0, 0\n1, 3\n2, [N/A]\n3, [Not Supported]\n\n", ecc_error), Some("GPU 1 has 3".into()));
+        assert_eq!(
+            told("0, 0\n1, 3\n2, [N/A]\n3, [Not Supported]\n\n", ecc_error),
+            Some("GPU 1 has 3".into())
+        );
         assert_eq!(told("0, 0\n", ecc_error), None);
-        let rows = "GPU-eb03d17e-ded7, No, No\nGPU-fb03d17e-ded7, Yes, No\nGPU-a, 0, 1\nGPU-b, [N/A], [N/A]\n";
+        let rows =
+            "GPU-eb03d17e-ded7, No, No\nGPU-fb03d17e-ded7, Yes, No\nGPU-a, 0, 1\nGPU-b, [N/A], [N/A]\n";
         assert_eq!(told(rows, remapping), Some("GPU-fb03d17e.. pending; GPU-a.. failed".into()));
         let actions = "0, None\n1, Reset\n2, [N/A]\n3, N/A\n4, [Unknown Error]\n";
         assert_eq!(told(actions, recovery_action), Some("GPU 1 wants Reset".into()));
-        let old = Answer::Failed("nvidia-smi ended with 2: Field \"x\" is not a valid field to query.".into());
+        let old =
+            Answer::Failed("nvidia-smi ended with 2: Field \"x\" is not a valid field to query.".into());
         assert_eq!(findings("x", old, "nothing", ecc_error).verdict, Verdict::Ok);
         let hung = Answer::Failed("nvidia-smi: no answer in 20 s".into());
         assert_eq!(findings("x", hung, "nothing", ecc_error).verdict, Verdict::Bad);

@@ -83,7 +83,8 @@ fn missing<'a>(lines: &'a [Line], expected: &[&'a str]) -> Vec<(&'a str, Check)>
     }
     // Lines of links alone do for a preflight that has no others.
     let has_nodes = reports.keys().any(|(_, rank)| rank.is_none()) || lines.is_empty();
-    let answered = |name: &str| reports.keys().any(|(node, rank)| *node == name && rank.is_none() == has_nodes);
+    let answered =
+        |name: &str| reports.keys().any(|(node, rank)| *node == name && rank.is_none() == has_nodes);
     let silent = expected.iter().filter(|name| !answered(name));
     found.extend(silent.map(|name| (*name, Check::bad(NAME, "none, it did not answer", "a line", HINT))));
     found
@@ -105,7 +106,8 @@ fn clocks(lines: &[Line], max_skew_s: f64) -> Vec<(&str, Check)> {
         if (time - middle).abs() <= max_skew_s {
             return Check::ok(NAME, got);
         }
-        let hint = "set the clock (chronyc tracking), or raise --max-skew-s where nodes start at different times";
+        let hint =
+            "set the clock (chronyc tracking), or raise --max-skew-s where nodes start at different times";
         Check::bad(NAME, got, format!("within {max_skew_s} s"), hint)
     };
     times.iter().map(|(name, time)| (*name, judged(*time))).collect()
@@ -191,7 +193,10 @@ mod tests {
         ];
         let judged = judge(&lines, &[], 5.0);
         assert_eq!(judged.verdict, Verdict::Bad);
-        assert_eq!((judged.everywhere, judged.exclude), (vec!["free_space".to_owned()], vec!["n2".to_owned()]));
+        assert_eq!(
+            (judged.everywhere, judged.exclude),
+            (vec!["free_space".to_owned()], vec!["n2".to_owned()])
+        );
         let alone = judge(&lines[..1], &[], 5.0);
         assert_eq!((alone.everywhere, alone.exclude), (Vec::new(), vec!["n1".to_owned()]));
     }

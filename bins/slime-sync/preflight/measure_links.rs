@@ -41,10 +41,10 @@ struct Measured {
 /// The launcher or MPI does not work. What is wrong with a link is in the lines.
 pub fn run(args: &Link) -> Result<(), Failure> {
     let placement = Placement::detect().map_err(failure)?;
-    let roll_call = RollCall::start(&placement, args.deadline_s)?;
+    let (node, host) = place();
+    let roll_call = RollCall::start(&node, &placement, args.deadline_s)?;
     let world = world().map_err(failure)?;
     roll_call.joined(&world);
-    let (node, host) = place();
     let told = measure(&*world, (node, host), args.measure_s, &roll_call)
         .map_err(failure)
         .and_then(|all| if world.rank() == 0 { write(&lines(&all)?) } else { Ok(()) });
@@ -248,7 +248,8 @@ mod tests {
             assert_eq!(links.len(), if size == 2 { 1 } else { size });
             assert_eq!(rounds.iter().map(Vec::len).sum::<usize>(), links.len());
             for round in rounds {
-                let ends: BTreeSet<usize> = round.iter().flat_map(|&link| [link, (link + 1) % size]).collect();
+                let ends: BTreeSet<usize> =
+                    round.iter().flat_map(|&link| [link, (link + 1) % size]).collect();
                 assert_eq!(ends.len(), 2 * round.len(), "{size}");
             }
         }
@@ -259,7 +260,7 @@ mod tests {
         for size in 1..4 {
             let all = Threads::spawn(size, |world: Threads| {
                 let placement = Placement::detect().unwrap();
-                let roll_call = RollCall::start(&placement, Duration::from_mins(2)).unwrap();
+                let roll_call = RollCall::start("n", &placement, Duration::from_mins(2)).unwrap();
                 let place = (format!("n{}", world.rank()), "h".to_owned());
                 let all = measure(&world, place, Duration::from_millis(1), &roll_call).unwrap();
                 roll_call.ended();

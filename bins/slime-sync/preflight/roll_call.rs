@@ -43,6 +43,7 @@ struct Inner {
 }
 
 struct Shared {
+    node: String,
     rank: usize,
     size: usize,
     deadline: Duration,
@@ -60,11 +61,17 @@ impl RollCall {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(placement: &Placement, deadline: Duration) -> Result<Self, Failure> {
+    pub fn start(node: &str, placement: &Placement, deadline: Duration) -> Result<Self, Failure> {
         let answered = vec![false; placement.size];
-        let inner =
-            Inner { state: State::Starting, phase: "the start of MPI", world: None, places: Vec::new(), answered };
+        let inner = Inner {
+            state: State::Starting,
+            phase: "the start of MPI",
+            world: None,
+            places: Vec::new(),
+            answered,
+        };
         let shared = Arc::new(Shared {
+            node: node.to_owned(),
             rank: placement.rank,
             size: placement.size,
             deadline,
@@ -202,8 +209,11 @@ impl Shared {
             Failure::new(exit::UNAVAILABLE, format!("{start}: {what}")).with_hint(hint)
         };
         if !was_called {
-            let what = format!("{} of {size} waits for the others", told(rank));
-            return (fail(what, "a rank did not start or cannot be reached: look at the other nodes"), String::new());
+            let what = format!("rank {rank} of {size} on {} waits for the others", self.node);
+            return (
+                fail(what, "the node of the rank that does not say this is the one to look at"),
+                String::new(),
+            );
         }
         if rank != 0 {
             let what = format!("{} of {size} is alive, {} does not end it", told(rank), told(0));

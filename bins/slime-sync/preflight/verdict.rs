@@ -20,8 +20,9 @@ pub fn run(args: &Verdict) -> Result<(), Failure> {
     let expected: Vec<&str> =
         args.expect_nodes.iter().map(|node| node.trim()).filter(|node| !node.is_empty()).collect();
     if lines.is_empty() && expected.is_empty() {
-        return Err(Failure::data(format!("{name}: no line of a preflight"))
-            .with_hint("slime-sync preflight node writes them; --expect-nodes makes a silent node a bad one"));
+        return Err(Failure::data(format!("{name}: no line of a preflight")).with_hint(
+            "slime-sync preflight node writes them; --expect-nodes makes a silent node a bad one",
+        ));
     }
     let judged: Judged = judge(&lines, &expected, args.max_skew_s.as_secs_f64());
     for warning in warnings(&judged) {
@@ -57,9 +58,8 @@ fn parse(name: &str, text: &str) -> Result<Vec<Line>, Failure> {
             others += usize::from(!line.trim().is_empty());
             continue;
         };
-        let broken = |problem: String| {
-            Failure::new(exit::DATA, format!("{name}: line {}: {problem}", number + 1))
-        };
+        let broken =
+            |problem: String| Failure::new(exit::DATA, format!("{name}: line {}: {problem}", number + 1));
         let value: serde_json::Value = serde_json::from_str(line[start..].trim_end())
             .map_err(|error| broken(format!("a broken line of a preflight: {error}")))?;
         if value["schema"] != SCHEMA {
