@@ -10,20 +10,23 @@ use slime_cli::Verbosity;
     version,
     about = "Shows what is going on in a run: a table of steps, evaluations, curves, the job and its ranks",
     after_help = "\
-Reads:   RUN/metrics/*.jsonl, RUN/attempt-*/{outcome,env.txt,failed.*,rank/*.json}, RUN/control/done, and once what
-         scontrol says about the job; with - from stdin metric lines, or samples with rewards (JSON lines or Arrow);
-         with --answers RUN/eval; with --watch RUN/run.toml too
-Writes:  tables and curves on stdout; with --json one object:
+Reads:   RUN/metrics/*.jsonl, RUN/attempt-*/{outcome,env.txt,failed.*,rank/*.json},
+         RUN/control/done, and once what scontrol says about the job; with - from stdin
+         metric lines, or samples with rewards (JSON lines or Arrow); with --answers
+         RUN/eval; with --watch RUN/run.toml too
+Writes:  tables and curves on stdout; with --json one object with the keys
          steps, eval, outcome
-         job         of the newest attempt, or null: id, state, problem (why there is no state), reason, num_nodes,
-                     run_s, left_s, expected_start, num_requeues
-         attempts    attempt, outcome (done, drained, stopped, failed; running, lost, unfinished), job_id,
-                     failures: role, code, message, hint
-         phases      num_steps, total_s, parts: seconds and share of each, or null
-         efficiency  of the newest attempt: roles: role, num_ranks, num_restarts, cpu_efficiency, max_rss_bytes,
-                     section, newest_note_s; silent: role, host, section, silent_s
-         for samples {\"samples\": num_samples, num_groups, num_flat_groups, reward_mean, reward_std, rewards: mean
-         and positive_share of each part, response_len_mean, response_len_max, truncated_share}
+         job         of the newest attempt, or null: id, state, problem (why there is no
+                     state), reason, num_nodes, run_s, left_s, expected_start, num_requeues
+         attempts    attempt, outcome (done, drained, stopped, failed; running, lost,
+                     unfinished), job_id, failures: role, code, message, hint
+         phases      num_steps, total_s, parts: seconds and share of each; or null
+         efficiency  of the newest attempt: roles: role, num_ranks, num_restarts,
+                     cpu_efficiency, max_rss_bytes, section, newest_note_s;
+                     silent: role, host, section, silent_s
+         of samples one key, samples: num_samples, num_groups, num_flat_groups,
+         reward_mean, reward_std, rewards (mean and positive_share of each part),
+         response_len_mean, response_len_max, truncated_share
 
 Example:
   slime-stat runs/quickstart

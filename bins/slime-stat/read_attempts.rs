@@ -67,7 +67,8 @@ pub struct Note {
 
 /// The attempts of the run, oldest first; none in runs without a job script.
 pub fn read_attempts(run_dir: &RunDir) -> Vec<Attempt> {
-    let mut numbers: Vec<u32> = names(run_dir.root()).iter().filter_map(|name| paths::parse_attempt(name)).collect();
+    let mut numbers: Vec<u32> =
+        names(run_dir.root()).iter().filter_map(|name| paths::parse_attempt(name)).collect();
     numbers.sort_unstable();
     numbers.into_iter().map(|number| read_attempt(run_dir, number)).collect()
 }
@@ -77,7 +78,8 @@ fn read_attempt(run_dir: &RunDir, number: u32) -> Attempt {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let outcome = read("outcome").map(|text| text.trim().to_owned()).filter(|word| !word.is_empty());
     let env = read("env.txt").unwrap_or_default();
-    let job_id = env.lines().find_map(|line| line.strip_prefix("SLURM_JOB_ID=")).map(|id| id.trim().to_owned());
+    let job_id =
+        env.lines().find_map(|line| line.strip_prefix("SLURM_JOB_ID=")).map(|id| id.trim().to_owned());
     let failure = |name: &String| Some(parse_failed(name.strip_prefix("failed.")?, &read(name)?));
     let failures = names(&folder).iter().filter_map(failure).collect();
     let mut notes: Vec<Note> = names(&folder.join("rank"))
@@ -99,7 +101,9 @@ fn names(folder: &Path) -> Vec<String> {
 
 fn parse_note(path: &Path) -> Option<Note> {
     let text = fs::read_to_string(path).ok()?;
-    serde_json::from_str(&text).inspect_err(|error| tracing::warn!("{}: left out: {error}", path.display())).ok()
+    serde_json::from_str(&text)
+        .inspect_err(|error| tracing::warn!("{}: left out: {error}", path.display()))
+        .ok()
 }
 
 /// `code N`, then the message, then perhaps `hint: ...`.

@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn attempt_without_outcome_runs_or_is_lost() {
-        let word = |attempt: Attempt, job: Option<Job>| judge(vec![attempt], job, 1000.0).attempts[0].1.clone();
+        let word =
+            |attempt: Attempt, job: Option<Job>| judge(vec![attempt], job, 1000.0).attempts[0].1.clone();
         let fresh = || attempt(0, None, vec![note("trainer.0", 1, 990.0)]);
         let old = || attempt(0, None, vec![note("trainer.0", 1, 800.0)]);
         assert_eq!(word(old(), Some(job(Some("RUNNING")))), "running");

@@ -14,7 +14,8 @@ pub fn text(samples: &Samples) -> String {
             samples.num_flat_groups()
         );
     }
-    text += &format!("\nreward           mean {:.4}, std {:.4}\n", samples.reward_mean(), samples.reward_std());
+    text +=
+        &format!("\nreward           mean {:.4}, std {:.4}\n", samples.reward_mean(), samples.reward_std());
     for (name, num, sum, num_positive) in &samples.parts {
         let (mean, share) = (sum / *num as f64, 100.0 * *num_positive as f64 / *num as f64);
         text += &format!("  {name:<15}mean {mean:.4}, above 0 in {share:.1} %\n");

@@ -51,7 +51,8 @@ fn attempts_line(summary: &Summary) -> String {
     };
     let words: Vec<String> = summary.attempts.iter().map(attempt).collect();
     let restarts: usize = summary.roles.iter().map(|role| role.num_restarts).sum();
-    let restarts = if restarts == 0 { String::new() } else { format!(", tools restarted in the newest: {restarts}") };
+    let restarts =
+        if restarts == 0 { String::new() } else { format!(", tools restarted in the newest: {restarts}") };
     format!("attempts: {} ({}){restarts}", words.len(), words.join(", "))
 }
 
@@ -70,7 +71,8 @@ fn role_lines(roles: &[Role]) -> Vec<String> {
     if roles.is_empty() {
         return Vec::new();
     }
-    let mut rows = vec![["role", "ranks", "restarts", "cpu", "peak memory", "newest note"].map(str::to_owned)];
+    let mut rows =
+        vec![["role", "ranks", "restarts", "cpu", "peak memory", "newest note"].map(str::to_owned)];
     for role in roles {
         let age = role.newest_note_s.map(|age| format!("{age:.0} s ago, ")).unwrap_or_default();
         rows.push([

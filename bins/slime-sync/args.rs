@@ -13,12 +13,13 @@ use crate::preflight::args::Preflight;
     name = "slime-sync",
     version,
     after_help = "\
-Reads:   version/*.json and weights/ of a run directory, or a weight directory; preflight reads the node
-Writes:  a line per version on stdout; the copy of push (under a temporary name, then renamed); preflight
-         writes JSON lines
+Reads:   version/*.json and weights/ of a run directory, or a weight directory; preflight
+         reads the node
+Writes:  a line per version on stdout; the copy of push (under a temporary name, then
+         renamed); preflight writes JSON lines
 Example: slime-sync push runs/quickstart /local/weights --version 42
-Exit:    0 ok, 64 usage, 65 corrupt, 66 no input, 69 a node is bad, 73 cannot create, 74 I/O, 77 permission,
-         78 launcher"
+Exit:    0 ok, 64 usage, 65 corrupt, 66 no input, 69 a node is bad, 73 cannot create,
+         74 I/O, 77 permission, 78 launcher"
 )]
 pub struct Args {
     #[command(flatten)]

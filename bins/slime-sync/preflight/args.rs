@@ -11,29 +11,32 @@ pub enum Preflight {
     /// Checks this node alone; one rank a node, no MPI
     #[command(after_help = "\
 Reads:   this node: run directory, limits, network, GPUs (nvidia-smi), libraries
-Writes:  the checks of this node on stdout as JSON lines of at most 1000 bytes (srun mixes longer ones)
+Writes:  the checks of this node on stdout as JSON lines of at most 1000 bytes, which srun
+         does not mix with those of other nodes
 Example: srun --ntasks-per-node=1 slime-sync preflight node --run runs/x --gpus 8 >node.jsonl
-Exit:    0 when the lines are out, whatever they say (the verdict judges them), 64 usage, 74 I/O")]
+Exit:    0 when the lines are out, whatever they say (verdict judges them), 64 usage, 74 I/O")]
     Node(Node),
     /// Measures the links between the ranks; under srun --mpi=pmix or mpirun, one rank a node
     #[command(after_help = "\
 Reads:   nothing
-Writes:  the checks of every rank on rank 0's stdout as JSON lines: a sum over all ranks, the bandwidth to both
-         neighbours on the ring of ranks and that of an all-reduce, in bytes per second
-Example: srun --mpi=pmix --ntasks-per-node=1 slime-sync preflight link >link.jsonl
-Exit:    0 when the lines are out, whatever they say, 64 usage, 69 a rank did not answer or there is no MPI,
-         74 I/O, 78 launcher")]
+Writes:  the checks of every rank on rank 0's stdout as JSON lines: a sum over all ranks,
+         the bandwidth to both neighbours on the ring of ranks and that of an all-reduce
+Example: srun --mpi=pmix -K --ntasks-per-node=1 slime-sync preflight link >link.jsonl
+Exit:    0 when the lines are out, whatever they say, 64 usage, 69 a rank did not answer or
+         there is no MPI, 74 I/O, 78 launcher")]
     Link(Link),
     /// Judges the lines of node and link: which nodes are fit for the job
     #[command(after_help = "\
 Reads:   the lines of node and link; other lines are skipped
-Writes:  the names of bad nodes on stdout, separated by commas, for sbatch --exclude; with --output the verdict as JSON:
-         schema, verdict, exclude, everywhere, nodes: [{node, verdict, checks: [{name, verdict, got, expected, hint}]}]
-Example: cat node.jsonl link.jsonl | slime-sync preflight verdict --expect-nodes n1,n2 --output verdict.json
-Exit:    0 no node is bad (warnings are on stderr), 65 broken lines, 66 no input, 69 a node is bad, 73 cannot create,
-         74 I/O
+Writes:  the names of bad nodes on stdout, separated by commas, for sbatch --exclude;
+         with --output the verdict as JSON: schema, verdict, exclude, everywhere,
+         nodes: [{node, verdict, checks: [{name, verdict, got, expected, hint}]}]
+Example: slime-sync preflight verdict --input node.jsonl --expect-nodes n1,n2 --output v.json
+Exit:    0 no node is bad (warnings are on stderr), 65 broken lines, 66 no input,
+         69 a node is bad, 73 cannot create, 74 I/O
 
-A check that is bad on every node (a full run directory) is no node's fault: it fails the verdict, excludes nobody.")]
+A check that is bad on every one of several nodes (a full run directory) is no node's
+fault: it fails the verdict and excludes nobody.")]
     Verdict(Verdict),
 }
 
