@@ -206,6 +206,18 @@ fn canary_that_is_missing_or_of_another_attempt_is_bad() {
 }
 
 #[test]
+fn file_system_that_hangs_is_bad_and_holds_up_nothing_else() {
+    let desk = Desk::new();
+    fs::remove_file(desk.path("run/canary")).expect("removable");
+    // Opening a pipe that nobody writes waits for ever, as a dead file server makes everybody wait.
+    let made = Command::new("mkfifo").arg(desk.path("run/canary")).status().expect("mkfifo is there");
+    assert!(made.success());
+    let lines = desk.node(&[]);
+    assert_eq!(check(&lines, "canary")["got"], "no answer in 2.2 s");
+    assert_eq!(check(&lines, "run_dir_writable")["verdict"], "ok");
+}
+
+#[test]
 fn run_directory_that_is_read_only_or_absent_is_bad() {
     let desk = Desk::new();
     let setup = "mount --bind run run && mount -o remount,bind,ro run";

@@ -25,17 +25,21 @@ pub struct Samples {
     pub num_samples: usize,
     /// Groups by step and number, each with its least and greatest reward; none where rows do not say their group.
     pub groups: BTreeMap<(u64, u64), (f64, f64)>,
-    /// The sum of the rewards, and of their squares.
+    /// The sum of the rewards.
     pub reward_sum: f64,
+    /// The sum of their squares.
     pub reward_squares: f64,
     /// Each part of the rewards in order of appearance: name, samples, sum, samples above 0.
     pub parts: Vec<(String, usize, f64, usize)>,
-    /// Samples whose number of response tokens is known, its sum and its maximum.
+    /// Samples whose number of response tokens is known.
     pub num_lens: usize,
+    /// The sum of those numbers.
     pub len_sum: u64,
+    /// The largest of them.
     pub len_max: u64,
-    /// Samples that say how they ended, and those cut at the length limit.
+    /// Samples that say how they ended.
     pub num_ended: usize,
+    /// Those of them that were cut at the length limit.
     pub num_truncated: usize,
 }
 

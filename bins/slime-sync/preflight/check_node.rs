@@ -1,16 +1,16 @@
 //! All checks of one node, side by side, so that the whole takes as long as the slowest.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use slime_cli::Failure;
 
 use super::args::Node;
 use super::check::{Check, Probe};
-use super::line::{Reporter, place, text, write};
+use super::line::{Reporter, now, place, text, write};
 use super::{check_libraries, check_limits, check_network, check_run_dir, gpu};
 
 /// What a check that counts its own time gets on top, so that it can say more than that it did not end.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(2);
 /// Time of checks that start programs or open libraries, some of them over the network.
 const PROGRAMS: Duration = Duration::from_secs(45);
 
@@ -19,10 +19,10 @@ const PROGRAMS: Duration = Duration::from_secs(45);
 /// # Errors
 /// Only stdout can fail: what is wrong with the node is in the lines.
 pub fn run(args: &Node) -> Result<(), Failure> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+    let unix_s = now();
     let (node, host) = place();
     let checks: Vec<Check> = start(args, &node).into_iter().flat_map(Probe::finish).collect();
-    write(&text(&node, &host, &Reporter::Node { unix_s: now }, &checks)?)
+    write(&text(&node, &host, &Reporter::Node { unix_s }, &checks)?)
 }
 
 fn start(args: &Node, node: &str) -> Vec<Probe> {

@@ -93,13 +93,19 @@ fn missing<'a>(lines: &'a [Line], expected: &[&'a str]) -> Vec<(&'a str, Check)>
 /// Nodes whose clock differs from the median of all.
 fn clocks(lines: &[Line], max_skew_s: f64) -> Vec<(&str, Check)> {
     const NAME: &str = "clock";
-    let times: BTreeMap<&str, f64> = lines
-        .iter()
-        .filter_map(|line| match line.reporter {
-            Reporter::Node { unix_s } => Some((line.node.as_str(), unix_s)),
-            Reporter::Link { .. } => None,
-        })
-        .collect();
+    let times = |of: fn(&Reporter) -> Option<f64>| -> BTreeMap<&str, f64> {
+        lines.iter().filter_map(|line| Some((line.node.as_str(), of(&line.reporter)?))).collect()
+    };
+    let of_links = times(|reporter| match reporter {
+        Reporter::Link { unix_s, .. } => *unix_s,
+        Reporter::Node { .. } => None,
+    });
+    let of_nodes = times(|reporter| match reporter {
+        Reporter::Node { unix_s } => Some(*unix_s),
+        Reporter::Link { .. } => None,
+    });
+    // The ranks of a measurement read their clocks together; nodes by themselves do when they happen to start.
+    let times = if of_links.is_empty() { of_nodes } else { of_links };
     let middle = median(&mut times.values().copied().collect::<Vec<_>>());
     let judged = |time: f64| {
         let got = format!("{:+.1} s from the median of {} nodes", time - middle, times.len());
@@ -146,6 +152,7 @@ mod tests {
         let link = Reporter::Link {
             rank: 3,
             size: 4,
+            unix_s: None,
             left_bytes_per_s: None,
             right_bytes_per_s: None,
             all_reduce_bytes_per_s: None,
@@ -183,6 +190,21 @@ mod tests {
         assert_eq!(judged.exclude, ["n3"]);
         assert_eq!(judged.nodes[2].checks[0].got, "+59.0 s from the median of 3 nodes");
         assert_eq!(judge(&lines, &[], 60.0).verdict, Verdict::Ok);
+
+        // What started late is not wrong where the ranks read their clocks together.
+        let mut lines = lines;
+        for (rank, node) in ["n1", "n2", "n3"].into_iter().enumerate() {
+            let reporter = Reporter::Link {
+                rank,
+                size: 3,
+                unix_s: Some(200.0),
+                left_bytes_per_s: None,
+                right_bytes_per_s: None,
+                all_reduce_bytes_per_s: None,
+            };
+            lines.push(line(node, reporter, Vec::new()));
+        }
+        assert_eq!(judge(&lines, &[], 5.0).verdict, Verdict::Ok);
     }
 
     #[test]

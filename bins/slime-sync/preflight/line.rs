@@ -1,6 +1,7 @@
 //! The lines in which nodes and ranks report, cut so that srun passes each on in one piece.
 
 use std::io::{Write, stdout};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use slime_cli::Failure;
@@ -12,8 +13,10 @@ pub const SCHEMA: &str = "slime-preflight/1";
 /// Bytes of a line with its end. Slurm sends the output of tasks on in messages of 1024 bytes, so a longer line of one
 /// node gets lines of other nodes in its middle.
 const MAX_LINE_BYTES: usize = 1000;
-/// Characters of one text of a check.
-const MAX_TEXT_LEN: usize = 160;
+/// Bytes of the texts of a check, so that one check fits into a line beside two names of the longest kind (64 bytes).
+const MAX_GOT_BYTES: usize = 190;
+const MAX_EXPECTED_BYTES: usize = 100;
+const MAX_HINT_BYTES: usize = 120;
 
 /// Who reports.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,7 +24,7 @@ const MAX_TEXT_LEN: usize = 160;
 pub enum Reporter {
     /// A node about itself.
     Node {
-        /// The node's clock: seconds since 1970.
+        /// The node's clock when it began.
         unix_s: f64,
     },
     /// A rank about its links.
@@ -30,6 +33,9 @@ pub enum Reporter {
         rank: usize,
         /// Ranks of the world.
         size: usize,
+        /// The node's clock at a moment that all ranks share; none where they did not come so far.
+        #[serde(default)]
+        unix_s: Option<f64>,
         /// Bandwidth to the rank before it on the ring; none for one rank.
         left_bytes_per_s: Option<f64>,
         /// Bandwidth to the rank after it.
@@ -66,10 +72,15 @@ pub fn place() -> (String, String) {
     (node.unwrap_or_else(|| host.clone()), host)
 }
 
+/// The node's clock: seconds since 1970.
+pub fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
 /// A report as text: as many lines as it needs, each with its end.
 pub fn text(node: &str, host: &str, reporter: &Reporter, checks: &[Check]) -> Result<String, Failure> {
     let line = |checks: &[Check], line, num_lines| {
-        let (schema, node, host) = (SCHEMA.to_owned(), short(node), short(host));
+        let (schema, node, host) = (SCHEMA.to_owned(), node.to_owned(), host.to_owned());
         let (reporter, checks) = (reporter.clone(), checks.to_vec());
         let line = Line { schema, node, host, reporter, line, num_lines, checks };
         serde_json::to_string(&line).map_err(|error| Failure::new(slime_cli::exit::BUG, error))
@@ -108,14 +119,14 @@ fn shortened(check: &Check) -> Check {
     Check {
         name: check.name.clone(),
         verdict: check.verdict,
-        got: short(&check.got),
-        expected: check.expected.as_deref().map(short),
-        hint: check.hint.as_deref().map(short),
+        got: short(&check.got, MAX_GOT_BYTES),
+        expected: check.expected.as_deref().map(|text| short(text, MAX_EXPECTED_BYTES)),
+        hint: check.hint.as_deref().map(|text| short(text, MAX_HINT_BYTES)),
     }
 }
 
 /// The text without what JSON would make longer, cut where it is too long.
-fn short(text: &str) -> String {
+fn short(text: &str, max_bytes: usize) -> String {
     let plain = |c: char| match c {
         '"' => '\'',
         '\\' => '/',
@@ -124,7 +135,7 @@ fn short(text: &str) -> String {
     };
     let mut short = String::new();
     for c in text.trim().chars().map(plain) {
-        if short.len() + c.len_utf8() > MAX_TEXT_LEN {
+        if short.len() + c.len_utf8() > max_bytes {
             return short + "...";
         }
         short.push(c);
@@ -149,7 +160,16 @@ mod tests {
 
         let long = "\"\\\u{1}ä€".repeat(1000);
         let checks: Vec<Check> = (0..30).map(|_| Check::bad(&"n".repeat(20), &long, &long, &long)).collect();
-        let node = "x".repeat(300);
+        let node = "x".repeat(64);
+        let rate = Some(1_234_567_890_123.0);
+        let reporter = Reporter::Link {
+            rank: 10_000,
+            size: 10_001,
+            unix_s: Some(1_764_480_000.123_456),
+            left_bytes_per_s: rate,
+            right_bytes_per_s: rate,
+            all_reduce_bytes_per_s: rate,
+        };
         let many = text(&node, &node, &reporter, &checks).unwrap();
         assert!(many.lines().all(|line| line.len() < MAX_LINE_BYTES), "{many}");
         let lines = read(&many);

@@ -9,7 +9,7 @@ use slime_comm::{Collectives, Communicator, Incoming, Op, Outgoing, Placement, w
 use super::args::Link;
 use super::check::Check;
 use super::judge_links::{Links, judge};
-use super::line::{Reporter, place, text, write};
+use super::line::{Reporter, now, place, text, write};
 use super::roll_call::RollCall;
 
 /// Bytes of a message; the larger ones only where they fit into the time.
@@ -27,6 +27,8 @@ type Result<T, E = slime_comm::Error> = std::result::Result<T, E>;
 struct Measured {
     node: String,
     host: String,
+    /// Its clock when all ranks had come.
+    unix_s: f64,
     /// The checked sum.
     sum: Check,
     /// Bandwidth to the rank before and after, bytes per second; none in a world of one.
@@ -83,6 +85,9 @@ fn measure(
     let mut data: Vec<f64> = (1..=SUM_LEN).map(|i| ((world.rank() + 1) * i) as f64).collect();
     world.all_reduce(&mut data, Op::Sum)?;
     let sum = judge_sum(&data, world.size());
+    // Nodes start at different times, but leave a barrier within milliseconds.
+    world.barrier()?;
+    let unix_s = now();
     let (mut links, mut all_reduce) = (None, None);
     if world.size() > 1 {
         roll_call.enter("the bandwidth between neighbours");
@@ -91,7 +96,7 @@ fn measure(
         all_reduce = Some(all_reduce_rate(world, budget)?);
     }
     roll_call.enter("the exchange of results");
-    gather(world, &Measured { node, host, sum, links, all_reduce })
+    gather(world, &Measured { node, host, unix_s, sum, links, all_reduce })
 }
 
 /// Every rank's value on all ranks, in rank order.
@@ -220,6 +225,7 @@ fn lines(all: &[Measured]) -> Result<String, Failure> {
         let reporter = Reporter::Link {
             rank,
             size: all.len(),
+            unix_s: Some(measured.unix_s),
             left_bytes_per_s: measured.links.map(|(left, _)| left.round()),
             right_bytes_per_s: measured.links.map(|(_, right)| right.round()),
             all_reduce_bytes_per_s: measured.all_reduce.map(f64::round),
@@ -270,6 +276,7 @@ mod tests {
             for ranks in &all {
                 assert_eq!(ranks, &all[0]);
             }
+            assert!(all[0].iter().all(|rank| (rank.unix_s - all[0][0].unix_s).abs() < 60.0));
             for (rank, measured) in all[0].iter().enumerate() {
                 assert_eq!(measured.node, format!("n{rank}"));
                 assert_eq!(measured.sum.verdict, Verdict::Ok);

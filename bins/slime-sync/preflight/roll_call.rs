@@ -229,9 +229,14 @@ impl Shared {
             let (node, host) = inner.places.get(rank)?;
             let got = format!("rank {rank} was silent in {phase}");
             let check = Check::bad("link_answer", got, "an answer", "look at the node and its network");
-            let (left_bytes_per_s, right_bytes_per_s, all_reduce_bytes_per_s) = (None, None, None);
-            let reporter =
-                Reporter::Link { rank, size, left_bytes_per_s, right_bytes_per_s, all_reduce_bytes_per_s };
+            let reporter = Reporter::Link {
+                rank,
+                size,
+                unix_s: None,
+                left_bytes_per_s: None,
+                right_bytes_per_s: None,
+                all_reduce_bytes_per_s: None,
+            };
             text(node, host, &reporter, &[check]).ok()
         });
         let what = format!("no answer from {}", names.join(", "));
