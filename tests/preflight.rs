@@ -116,7 +116,7 @@ fn check<'a>(lines: &'a [Value], name: &str) -> &'a Value {
 }
 
 fn text(lines: &[Value]) -> String {
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.iter().map(|line| line.to_string() + "\n").collect()
 }
 
 /// `slime-sync preflight verdict` with `input` on stdin.
@@ -306,6 +306,12 @@ fn clock_of_its_own_and_silence_are_bad() {
     assert!(judged.status.success(), "{}", stderr(&judged));
     let value: Value = serde_json::from_slice(&judged.stdout).expect("JSON alone");
     assert_eq!(value["nodes"].as_array().map(Vec::len), Some(4));
+
+    // The measurement of the links ended without a line.
+    let unlinked = verdict(&lines, &["--max-skew-s", "100", "--expect-links"]);
+    assert_eq!(unlinked.status.code(), Some(69));
+    assert!(unlinked.stdout.is_empty(), "no node is to blame");
+    assert!(stderr(&unlinked).contains("link_answer: got none"), "{}", stderr(&unlinked));
 
     // No node answered at all.
     let silent = verdict("", &["--expect-nodes", "n1,n2", "--output", "-"]);

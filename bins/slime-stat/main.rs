@@ -1,4 +1,5 @@
 //! `slime-stat`: a run's metrics or samples in, tables, curves or JSON out.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
 mod read_answers;

@@ -84,7 +84,7 @@ fn read_attempt(run_dir: &RunDir, number: u32) -> Attempt {
     let failures = names(&folder).iter().filter_map(failure).collect();
     let mut notes: Vec<Note> = names(&folder.join("rank"))
         .iter()
-        .filter(|name| name.ends_with(".json") && !name.starts_with('.'))
+        .filter(|name| name.strip_suffix(".json").is_some_and(|stem| !stem.starts_with('.')))
         .filter_map(|name| parse_note(&folder.join("rank").join(name)))
         .collect();
     notes.sort_by(|a, b| a.role.cmp(&b.role).then(a.written.total_cmp(&b.written)));

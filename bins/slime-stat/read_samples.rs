@@ -13,14 +13,14 @@ use slime_record::{Row, RowReader, Status};
 #[derive(Debug)]
 pub enum Stream {
     /// Samples, counted.
-    Samples(Samples),
+    Samples(Tally),
     /// Anything else in lines.
     Lines(String),
 }
 
 /// Numbers about samples.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Samples {
+pub struct Tally {
     /// How many.
     pub num_samples: usize,
     /// Groups by step and number, each with its least and greatest reward; none where rows do not say their group.
@@ -105,12 +105,12 @@ fn unreadable(name: &str, error: &std::io::Error) -> Failure {
     }
 }
 
-fn arrow(input: impl BufRead + 'static, name: &str) -> Result<Samples, Failure> {
+fn arrow(input: impl BufRead + 'static, name: &str) -> Result<Tally, Failure> {
     let broken = |error: &slime_record::Error| {
         let failure = Failure::from_error(error.exit_code(), error);
         Failure { message: format!("{name}: {}", failure.message), ..failure }
     };
-    let mut samples = Samples::default();
+    let mut samples = Tally::default();
     for row in RowReader::new(input).map_err(|error| broken(&error))? {
         let row = row.map_err(|error| broken(&error))?;
         let number = samples.num_samples + 1;
@@ -135,8 +135,8 @@ fn of_row(row: &Row) -> Option<Scored> {
     })
 }
 
-fn json_lines(first: String, mut input: impl BufRead, name: &str) -> Result<Samples, Failure> {
-    let mut samples = Samples::default();
+fn json_lines(first: String, mut input: impl BufRead, name: &str) -> Result<Tally, Failure> {
+    let mut samples = Tally::default();
     // Empty lines before the first one count too.
     let mut number = first.lines().count();
     let mut line = first;
@@ -178,7 +178,7 @@ fn no_reward(at: &str) -> Failure {
         .with_hint("slime-reward adds it: slime-rollout ... | slime-reward --type number | slime-stat -")
 }
 
-impl Samples {
+impl Tally {
     fn add(&mut self, sample: &Scored) {
         self.num_samples += 1;
         self.reward_sum += sample.reward;
@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    fn samples(text: &'static str) -> Result<Samples, Failure> {
+    fn samples(text: &'static str) -> Result<Tally, Failure> {
         match read_stream(Cursor::new(text), "stdin")? {
             Stream::Samples(samples) => Ok(samples),
             Stream::Lines(text) => panic!("taken for other lines: {text}"),

@@ -68,7 +68,7 @@ pub struct Silent {
     /// What it did when it was heard last.
     pub section: String,
     /// How long ago that was.
-    pub silent_s: f64,
+    pub since_s: f64,
 }
 
 /// Looks at the attempts of a run and asks Slurm about the newest one's job.
@@ -100,7 +100,7 @@ fn judge(attempts: Vec<Attempt>, job: Option<Job>, now: f64) -> Summary {
         role: note.role.clone(),
         host: note.host.clone(),
         section: note.section.clone(),
-        silent_s: now - note.written,
+        since_s: now - note.written,
     });
     Summary { job, attempts, phases: None, roles, silent: silent.collect() }
 }
@@ -236,7 +236,10 @@ mod tests {
         let replica = summary.roles.iter().find(|role| role.name == "replica").unwrap();
         assert_eq!((replica.num_ranks, replica.num_restarts), (1, 1));
         assert_eq!(summary.silent.len(), 1);
-        assert_eq!((summary.silent[0].role.as_str(), summary.silent[0].silent_s), ("trainer.1", 200.0));
+        assert_eq!((summary.silent[0].role.as_str(), summary.silent[0].since_s), ("trainer.1", 200.0));
+        let mut left = notes.clone();
+        left[1].section = "end".to_owned();
+        assert!(judge(vec![attempt(0, None, left)], None, 1000.0).silent.is_empty(), "it ended by itself");
         let ended = judge(vec![attempt(0, Some("done"), notes)], None, 1000.0);
         assert!(ended.silent.is_empty());
         assert_eq!(ended.roles[0].newest_note_s, None);

@@ -17,10 +17,10 @@ pub fn text(summary: &Summary) -> String {
     for silent in &summary.silent {
         lines.push(format!(
             "{} silent for {:.0} s in {} (on {})",
-            silent.role, silent.silent_s, silent.section, silent.host
+            silent.role, silent.since_s, silent.section, silent.host
         ));
     }
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.into_iter().map(|line| line + "\n").collect()
 }
 
 fn job_line(job: &Job) -> String {
@@ -28,13 +28,13 @@ fn job_line(job: &Job) -> String {
     let Some(state) = &job.state else {
         return line + &job.problem.as_ref().map(|problem| format!(": {problem}")).unwrap_or_default();
     };
-    line += &format!(" {state}");
+    line.extend([format!(" {state}")]);
     line += &job.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     line += &job.num_nodes.map(|num| format!(" on {num} node{}", plural(num))).unwrap_or_default();
     if let Some(left) = job.left_s {
-        line += &format!(", {} left", clock(left));
+        line.extend([format!(", {} left", clock(left))]);
     } else if let Some(run) = job.run_s.filter(|run| *run > 0) {
-        line += &format!(", after {}", clock(run));
+        line.extend([format!(", after {}", clock(run))]);
     }
     line + &job.expected_start.as_ref().map(|time| format!(", expected to start {time}")).unwrap_or_default()
 }
@@ -149,7 +149,7 @@ pub fn json(summary: &Summary) -> Map<String, Value> {
     let silent: Vec<Value> = summary
         .silent
         .iter()
-        .map(|s| json!({"role": s.role, "host": s.host, "section": s.section, "silent_s": s.silent_s}))
+        .map(|s| json!({"role": s.role, "host": s.host, "section": s.section, "silent_s": s.since_s}))
         .collect();
     let mut keys = Map::new();
     keys.insert("job".to_owned(), json!(job));

@@ -1,5 +1,6 @@
 //! slime-sync: looks after the way of the weights: verifies published versions, pushes them elsewhere, and checks the
 //! nodes of a job before it starts.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
 mod preflight;

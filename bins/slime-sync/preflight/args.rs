@@ -35,8 +35,8 @@ Example: slime-sync preflight verdict --input node.jsonl --expect-nodes n1,n2 --
 Exit:    0 no node is bad (warnings are on stderr), 65 broken lines, 66 no input,
          69 a node is bad, 73 cannot create, 74 I/O
 
-A check that is bad on every one of several nodes (a full run directory) is no node's
-fault: it fails the verdict and excludes nobody.")]
+A check that is bad on all of several nodes that answered (a full run directory) is no
+node's fault: it fails the verdict and excludes nobody.")]
     Verdict(Verdict),
 }
 
@@ -93,6 +93,9 @@ pub struct Verdict {
     /// The nodes of the job, separated by commas (as scontrol show hostnames lists them); one without a line is bad
     #[arg(long, value_name = "NODES", value_delimiter = ',')]
     pub expect_nodes: Vec<String>,
+    /// Lines of link are expected too: a node without one is bad
+    #[arg(long)]
+    pub expect_links: bool,
     /// Where the verdict goes as JSON; with - the names of bad nodes are there only
     #[arg(long, value_name = "FILE|-")]
     pub output: Option<String>,

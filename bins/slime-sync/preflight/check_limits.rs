@@ -34,21 +34,18 @@ fn has_infiniband() -> bool {
 }
 
 fn memlock(limit: Option<u64>, pins: bool) -> Check {
-    match limit.filter(|bytes| pins && *bytes < MIN_MEMLOCK) {
-        None => Check::ok("memlock", size(limit)),
-        Some(_) => {
-            let hint =
-                "LimitMEMLOCK=infinity for slurmd, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf";
-            Check::warn("memlock", size(limit), "unlimited, or at least 64 MiB", hint)
-        }
+    if pins && limit.is_some_and(|bytes| bytes < MIN_MEMLOCK) {
+        let hint = "LimitMEMLOCK=infinity for slurmd, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf";
+        return Check::warn("memlock", size(limit), "unlimited, or at least 64 MiB", hint);
     }
+    Check::ok("memlock", size(limit))
 }
 
 fn stack(limit: Option<u64>) -> Check {
-    match limit.filter(|bytes| *bytes < MIN_STACK) {
-        None => Check::ok("stack", size(limit)),
-        Some(_) => Check::warn("stack", size(limit), "at least 8 MiB", "ulimit -s 8192 in the job script"),
+    if limit.is_some_and(|bytes| bytes < MIN_STACK) {
+        return Check::warn("stack", size(limit), "at least 8 MiB", "ulimit -s 8192 in the job script");
     }
+    Check::ok("stack", size(limit))
 }
 
 fn open_files(limit: Option<u64>) -> Check {

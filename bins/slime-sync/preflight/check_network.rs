@@ -1,5 +1,6 @@
 //! Whether this node can listen and connect on the interface that the job will use.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -21,8 +22,8 @@ pub fn tcp(pattern: Option<&str>) -> Check {
         Err(error) => return Check::bad(NAME, error, "a list of interfaces", "look at the node's network"),
     };
     let Some(chosen) = choose(&all, pattern) else {
-        let mut names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
-        names.dedup();
+        let names: BTreeSet<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
+        let names: Vec<&str> = names.into_iter().collect();
         let expected = format!("an interface {} that is up", pattern.unwrap_or("with an IP address"));
         let hint = "name one with --interface or NCCL_SOCKET_IFNAME";
         return Check::bad(NAME, format!("only {}", names.join(", ")), expected, hint);

@@ -6,6 +6,18 @@ use super::check::{Check, Verdict};
 use super::judge_links::median;
 use super::line::{Line, Reporter};
 
+/// The check about lines that did not come.
+const ANSWER: &str = "answer";
+
+/// Who has to report.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Expected<'a> {
+    /// Nodes without a line are bad; nodes that are not here are judged too.
+    pub nodes: &'a [&'a str],
+    /// So are nodes without a line about a link.
+    pub links: bool,
+}
+
 /// A node and all that was found out about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
@@ -22,27 +34,34 @@ pub struct Node {
 pub struct Judged {
     /// The worst of all nodes.
     pub verdict: Verdict,
-    /// By name.
+    /// The expected ones in their order, then others as they came.
     pub nodes: Vec<Node>,
-    /// Checks that are bad on every one of several nodes.
+    /// Checks that are bad on all of several nodes.
     pub everywhere: Vec<String>,
     /// Nodes to leave out: bad for another reason than those.
     pub exclude: Vec<String>,
 }
 
-/// Judges the lines. Nodes of `expected` without a line are bad; others are judged too.
-pub fn judge(lines: &[Line], expected: &[&str], max_skew_s: f64) -> Judged {
-    let mut nodes: BTreeMap<&str, Vec<Check>> = BTreeMap::new();
-    for name in expected.iter().copied().chain(lines.iter().map(|line| line.node.as_str())) {
-        nodes.entry(name).or_default();
+/// Judges the lines.
+pub fn judge(lines: &[Line], expected: &Expected<'_>, max_skew_s: f64) -> Judged {
+    let mut names: Vec<&str> = Vec::new();
+    let mut checks: BTreeMap<&str, Vec<Check>> = BTreeMap::new();
+    for name in expected.nodes.iter().copied().chain(lines.iter().map(|line| line.node.as_str())) {
+        if checks.insert(name, Vec::new()).is_none() {
+            names.push(name);
+        }
     }
     for line in lines {
-        nodes.entry(&line.node).or_default().extend(line.checks.iter().cloned());
+        checks.entry(&line.node).or_default().extend(line.checks.iter().cloned());
     }
-    for (name, check) in missing(lines, expected).into_iter().chain(clocks(lines, max_skew_s)) {
-        nodes.entry(name).or_default().push(check);
+    let lost = lost_lines(lines);
+    for (name, check) in
+        lost.into_iter().chain(silent(lines, expected, &names)).chain(clocks(lines, max_skew_s))
+    {
+        checks.entry(name).or_default().push(check);
     }
-    let nodes: Vec<Node> = nodes.into_iter().map(|(name, checks)| node(name, checks)).collect();
+    let nodes: Vec<Node> =
+        names.iter().map(|name| node(name, checks.remove(name).unwrap_or_default())).collect();
     let everywhere = everywhere(&nodes);
     let is_own = |check: &&Check| check.verdict == Verdict::Bad && !everywhere.contains(&check.name);
     let to_exclude = nodes.iter().filter(|node| node.checks.iter().any(|check| is_own(&check)));
@@ -60,33 +79,52 @@ fn node(name: &str, mut checks: Vec<Check>) -> Node {
     Node { name: name.to_owned(), verdict, checks }
 }
 
-/// Nodes without a line of their own, and reports that lost lines.
-fn missing<'a>(lines: &'a [Line], expected: &[&'a str]) -> Vec<(&'a str, Check)> {
-    const NAME: &str = "answer";
-    const HINT: &str = "look whether the node is up and starts the step (sinfo -R, slurmd's log)";
-    let mut reports: BTreeMap<(&str, Option<usize>), (BTreeSet<usize>, usize)> = BTreeMap::new();
+const LOOK: &str = "look whether the node is up and starts the step (sinfo -R, slurmd's log)";
+
+/// Reports of which not all lines came.
+fn lost_lines(lines: &[Line]) -> Vec<(&str, Check)> {
+    let rank = |line: &Line| match line.reporter {
+        Reporter::Node { .. } => None,
+        Reporter::Link { rank, .. } => Some(rank),
+    };
+    let mut reports: BTreeMap<(&str, Option<usize>), Vec<&Line>> = BTreeMap::new();
     for line in lines {
-        let rank = match line.reporter {
-            Reporter::Node { .. } => None,
-            Reporter::Link { rank, .. } => Some(rank),
-        };
-        let (seen, num_lines) = reports.entry((&line.node, rank)).or_default();
-        seen.insert(line.line);
-        *num_lines = line.num_lines.max(*num_lines);
+        reports.entry((&line.node, rank(line))).or_default().push(line);
     }
-    let mut found = Vec::new();
-    for ((name, _), (seen, num_lines)) in &reports {
-        if seen.len() < *num_lines {
-            let got = format!("{} of {num_lines} lines", seen.len());
-            found.push((*name, Check::bad(NAME, got, "all lines of its report", HINT)));
+    let mut lost = Vec::new();
+    for ((name, _), report) in reports {
+        let seen: BTreeSet<usize> = report.iter().map(|line| line.part).collect();
+        let num_parts = report.iter().map(|line| line.num_parts).max().unwrap_or(0);
+        if seen.len() < num_parts {
+            let got = format!("{} of {num_parts} lines", seen.len());
+            lost.push((name, Check::bad(ANSWER, got, "all lines of its report", LOOK)));
         }
     }
-    // Lines of links alone do for a preflight that has no others.
-    let has_nodes = reports.keys().any(|(_, rank)| rank.is_none()) || lines.is_empty();
-    let answered =
-        |name: &str| reports.keys().any(|(node, rank)| *node == name && rank.is_none() == has_nodes);
-    let silent = expected.iter().filter(|name| !answered(name));
-    found.extend(silent.map(|name| (*name, Check::bad(NAME, "none, it did not answer", "a line", HINT))));
+    lost
+}
+
+/// Expected nodes without a line of their own, and nodes without a line about a link where those are expected.
+fn silent<'a>(lines: &'a [Line], expected: &Expected<'a>, names: &[&'a str]) -> Vec<(&'a str, Check)> {
+    let mut of_nodes = BTreeSet::new();
+    let mut of_links = BTreeSet::new();
+    for line in lines {
+        match line.reporter {
+            Reporter::Node { .. } => of_nodes.insert(line.node.as_str()),
+            Reporter::Link { .. } => of_links.insert(line.node.as_str()),
+        };
+    }
+    // A preflight of links alone has no other lines.
+    let answered = if of_nodes.is_empty() { &of_links } else { &of_nodes };
+    let got = "none, it did not answer";
+    let mut found: Vec<(&str, Check)> = expected
+        .nodes
+        .iter()
+        .filter(|name| !answered.contains(*name))
+        .map(|name| (*name, Check::bad(ANSWER, got, "a line", LOOK)))
+        .collect();
+    let unlinked = names.iter().filter(|name| expected.links && !of_links.contains(*name));
+    let hint = "the measurement of the links did not end: see what it said";
+    found.extend(unlinked.map(|name| (*name, Check::bad("link_answer", "none", "a line of link", hint))));
     found
 }
 
@@ -119,14 +157,19 @@ fn clocks(lines: &[Line], max_skew_s: f64) -> Vec<(&str, Check)> {
     times.iter().map(|(name, time)| (*name, judged(*time))).collect()
 }
 
-/// The checks that are bad on every one of several nodes: no node is to blame for them.
+/// The checks that are bad on all of several nodes that answered: no node is to blame for them.
 fn everywhere(nodes: &[Node]) -> Vec<String> {
     let bad = |node: &Node| -> BTreeSet<String> {
         let bad = node.checks.iter().filter(|check| check.verdict == Verdict::Bad);
         bad.map(|check| check.name.clone()).collect()
     };
-    let Some(first) = nodes.first().filter(|_| nodes.len() > 1) else { return Vec::new() };
-    bad(first).into_iter().filter(|name| nodes.iter().all(|node| bad(node).contains(name))).collect()
+    let answered = nodes.iter().filter(|node| node.checks.iter().all(|check| check.name != ANSWER));
+    let mut counted: Vec<BTreeSet<String>> = answered.map(bad).collect();
+    if counted.is_empty() {
+        counted = nodes.iter().map(bad).collect();
+    }
+    let Some(first) = counted.first().filter(|_| counted.len() > 1) else { return Vec::new() };
+    first.iter().filter(|name| counted.iter().all(|bad| bad.contains(*name))).cloned().collect()
 }
 
 #[cfg(test)]
@@ -136,11 +179,15 @@ mod tests {
 
     fn line(node: &str, reporter: Reporter, checks: Vec<Check>) -> Line {
         let (schema, host) = (SCHEMA.to_owned(), "h".to_owned());
-        Line { schema, node: node.to_owned(), host, reporter, line: 0, num_lines: 1, checks }
+        Line { schema, node: node.to_owned(), host, reporter, part: 0, num_parts: 1, checks }
     }
 
     fn node_line(node: &str, unix_s: f64, checks: Vec<Check>) -> Line {
         line(node, Reporter::Node { unix_s }, checks)
+    }
+
+    fn nodes<'a>(nodes: &'a [&'a str]) -> Expected<'a> {
+        Expected { nodes, links: false }
     }
 
     fn bad(name: &str) -> Check {
@@ -163,7 +210,7 @@ mod tests {
             line("n2", link.clone(), vec![bad("link_bandwidth")]),
             line("n2", link, vec![bad("link_bandwidth")]),
         ];
-        let judged = judge(&lines, &["n1", "n2"], 5.0);
+        let judged = judge(&lines, &nodes(&["n1", "n2"]), 5.0);
         let verdicts: Vec<Verdict> = judged.nodes.iter().map(|node| node.verdict).collect();
         assert_eq!(verdicts, [Verdict::Warn, Verdict::Bad]);
         assert_eq!((judged.verdict, judged.exclude), (Verdict::Bad, vec!["n2".to_owned()]));
@@ -174,8 +221,9 @@ mod tests {
     #[test]
     fn silent_nodes_and_lost_lines_are_bad() {
         let mut cut = node_line("n2", 10.0, Vec::new());
-        cut.num_lines = 2;
-        let judged = judge(&[node_line("n1", 10.0, Vec::new()), cut], &["n1", "n2", "n3"], 5.0);
+        cut.num_parts = 2;
+        let lines = [node_line("n1", 10.0, Vec::new()), cut];
+        let judged = judge(&lines, &nodes(&["n1", "n2", "n3"]), 5.0);
         assert_eq!(judged.exclude, ["n2", "n3"]);
         assert_eq!(judged.nodes[1].checks[0].got, "1 of 2 lines");
         assert_eq!(judged.nodes[2].checks[0].got, "none, it did not answer");
@@ -186,10 +234,10 @@ mod tests {
         let lines: Vec<Line> = [("n1", 100.0), ("n2", 101.0), ("n3", 160.0)]
             .map(|(node, time)| node_line(node, time, Vec::new()))
             .into();
-        let judged = judge(&lines, &[], 5.0);
+        let judged = judge(&lines, &nodes(&[]), 5.0);
         assert_eq!(judged.exclude, ["n3"]);
         assert_eq!(judged.nodes[2].checks[0].got, "+59.0 s from the median of 3 nodes");
-        assert_eq!(judge(&lines, &[], 60.0).verdict, Verdict::Ok);
+        assert_eq!(judge(&lines, &nodes(&[]), 60.0).verdict, Verdict::Ok);
 
         // What started late is not wrong where the ranks read their clocks together.
         let mut lines = lines;
@@ -204,7 +252,7 @@ mod tests {
             };
             lines.push(line(node, reporter, Vec::new()));
         }
-        assert_eq!(judge(&lines, &[], 5.0).verdict, Verdict::Ok);
+        assert_eq!(judge(&lines, &nodes(&[]), 5.0).verdict, Verdict::Ok);
     }
 
     #[test]
@@ -213,13 +261,19 @@ mod tests {
             node_line("n1", 10.0, vec![bad("free_space")]),
             node_line("n2", 10.0, vec![bad("free_space"), bad("gpus")]),
         ];
-        let judged = judge(&lines, &[], 5.0);
+        let judged = judge(&lines, &nodes(&[]), 5.0);
         assert_eq!(judged.verdict, Verdict::Bad);
         assert_eq!(
             (judged.everywhere, judged.exclude),
             (vec!["free_space".to_owned()], vec!["n2".to_owned()])
         );
-        let alone = judge(&lines[..1], &[], 5.0);
+        let expected = ["n3", "n1"];
+        let judged = judge(&lines, &nodes(&expected), 5.0);
+        assert_eq!(judged.everywhere, ["free_space"], "who is silent cannot have it");
+        assert_eq!(judged.exclude, ["n3", "n2"]);
+        let unlinked = judge(&lines[..1], &Expected { links: true, ..nodes(&["n1"]) }, 5.0);
+        assert_eq!(unlinked.nodes[0].checks[1].name, "link_answer");
+        let alone = judge(&lines[..1], &nodes(&[]), 5.0);
         assert_eq!((alone.everywhere, alone.exclude), (Vec::new(), vec!["n1".to_owned()]));
     }
 }

@@ -58,9 +58,9 @@ pub struct Line {
     #[serde(flatten)]
     pub reporter: Reporter,
     /// The place of this line among those of the report.
-    pub line: usize,
+    pub part: usize,
     /// Lines of the report.
-    pub num_lines: usize,
+    pub num_parts: usize,
     /// Some of the checks.
     pub checks: Vec<Check>,
 }
@@ -79,10 +79,10 @@ pub fn now() -> f64 {
 
 /// A report as text: as many lines as it needs, each with its end.
 pub fn text(node: &str, host: &str, reporter: &Reporter, checks: &[Check]) -> Result<String, Failure> {
-    let line = |checks: &[Check], line, num_lines| {
+    let line = |checks: &[Check], part, num_parts| {
         let (schema, node, host) = (SCHEMA.to_owned(), node.to_owned(), host.to_owned());
         let (reporter, checks) = (reporter.clone(), checks.to_vec());
-        let line = Line { schema, node, host, reporter, line, num_lines, checks };
+        let line = Line { schema, node, host, reporter, part, num_parts, checks };
         serde_json::to_string(&line).map_err(|error| Failure::new(slime_cli::exit::BUG, error))
     };
     let mut parts: Vec<Vec<Check>> = vec![Vec::new()];
@@ -174,12 +174,12 @@ mod tests {
         assert!(many.lines().all(|line| line.len() < MAX_LINE_BYTES), "{many}");
         let lines = read(&many);
         assert_eq!(lines.iter().map(|line| line.checks.len()).sum::<usize>(), 30);
-        assert!(lines.iter().enumerate().all(|(at, line)| line.line == at && line.num_lines == lines.len()));
+        assert!(lines.iter().enumerate().all(|(at, line)| line.part == at && line.num_parts == lines.len()));
     }
 
     #[test]
     fn empty_report_is_a_line_too() {
         let text = text("n1", "h1", &Reporter::Node { unix_s: 1.0 }, &[]).unwrap();
-        assert_eq!(read(&text)[0].num_lines, 1);
+        assert_eq!(read(&text)[0].num_parts, 1);
     }
 }

@@ -127,7 +127,7 @@ impl Shared {
     fn watch(self: Arc<Self>) {
         let started = Instant::now();
         let answers = ANSWERS.min(self.deadline / 4);
-        if self.waited(started + self.deadline - answers) {
+        if self.waited(started + self.deadline.saturating_sub(answers)) {
             return;
         }
         let world = self.call();
@@ -192,7 +192,7 @@ impl Shared {
             let _ = Builder::new().spawn(move || world.abort(exit::UNAVAILABLE));
             sleep(LAUNCHER_ENDS);
         }
-        #[expect(clippy::exit, reason = "the main thread hangs in MPI and cannot return")]
+        // The main thread hangs in MPI and cannot return.
         std::process::exit(i32::from(exit::UNAVAILABLE))
     }
 

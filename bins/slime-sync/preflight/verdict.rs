@@ -6,7 +6,7 @@ use std::io::{Read, stdin};
 use slime_cli::{Failure, exit};
 
 use super::args::Verdict;
-use super::judge::{Judged, judge};
+use super::judge::{Expected, Judged, judge};
 use super::line::{Line, SCHEMA, write};
 use super::write_verdict::{failure, warnings, write_json};
 
@@ -24,6 +24,7 @@ pub fn run(args: &Verdict) -> Result<(), Failure> {
             "slime-sync preflight node writes them; --expect-nodes makes a silent node a bad one",
         ));
     }
+    let expected = Expected { nodes: &expected, links: args.expect_links };
     let judged: Judged = judge(&lines, &expected, args.max_skew_s.as_secs_f64());
     for warning in warnings(&judged) {
         tracing::warn!("{warning}");

@@ -77,9 +77,9 @@ fn sentences(judged: &Judged, verdict: Verdict) -> Vec<String> {
         let shown = nodes.len().min(MAX_NAMES);
         let mut text = nodes[..shown].join(",");
         if shown < nodes.len() {
-            text += &format!(" and {} more", nodes.len() - shown);
+            text.extend([format!(" and {} more", nodes.len() - shown)]);
         }
-        text += &format!(": {}: got {}", check.name, check.got);
+        text.extend([format!(": {}: got {}", check.name, check.got)]);
         text += &check.expected.as_ref().map(|expected| format!(", expected {expected}")).unwrap_or_default();
         text + &check.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default()
     };
