@@ -267,6 +267,31 @@ fn gpus_that_are_missing_or_broken_are_bad() {
 }
 
 #[test]
+fn tool_that_does_not_start_is_bad_and_the_plugin_only_where_it_is_needed() {
+    let desk = Desk::new();
+    fs::copy(SYNC, desk.path("bin/slime-sync")).expect("room for a copy");
+    let lost =
+        "#!/bin/sh\necho 'slime-train: libtorch_cpu.so: cannot open shared object file' >&2\nexit 127\n";
+    desk.program("slime-train", lost);
+    let moved = desk.path("bin/slime-sync").display().to_string();
+    for (more, verdict) in [(&[][..], "warn"), (&["--mpi"], "bad")] {
+        let mut words = vec!["SLIME_MPI_PLUGIN=/no/such/plugin.so".to_owned(), moved.clone()];
+        words.extend(desk.words(more));
+        let output = desk.run("env", &words);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let lines = lines(&output);
+        let plugin = check(&lines, "mpi_plugin");
+        assert_eq!(plugin["verdict"], verdict);
+        assert!(plugin["got"].as_str().is_some_and(|got| got.contains("/no/such/plugin.so")), "{plugin}");
+        let tool = check(&lines, "slime-train");
+        assert_eq!(tool["verdict"], "bad");
+        let said = "slime-train: libtorch_cpu.so: cannot open shared object file (exit status: 127)";
+        assert_eq!(tool["got"], said);
+        assert!(!text(&lines).contains("slime-rollout"), "a tool that is not installed is not started");
+    }
+}
+
+#[test]
 fn absent_interface_is_bad() {
     let lines = Desk::new().node(&["--interface", "=nosuch"]);
     assert_eq!(check(&lines, "tcp")["verdict"], "bad");
@@ -415,7 +440,7 @@ fn rank_that_falls_silent_is_named_with_its_node() {
         .current_dir(dir.path())
         .args(["sh", "-c", wrapper, "sh"])
         .args(LINK)
-        .args(["-v", "--deadline-s", "8", "--measure-s", "1000"])
+        .args(["-v", "--deadline-s", "12", "--measure-s", "1000"])
         .env_remove("SLIME_LOG")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -432,7 +457,7 @@ fn rank_that_falls_silent_is_named_with_its_node() {
     }
     let output = child.wait_with_output().expect("our own child");
     assert_eq!(output.status.code(), Some(69), "{said}");
-    let expected = "the bandwidth between neighbours did not end in 8 s: no answer from rank 1 on n1\n";
+    let expected = "the bandwidth between neighbours did not end in 12 s: no answer from rank 1 on n1\n";
     assert!(said.contains(expected), "{said}");
     let lines = lines(&output);
     assert_eq!((&lines[0]["node"], &lines[0]["checks"][0]["name"]), (&"n1".into(), &"link_answer".into()));

@@ -58,9 +58,9 @@ pub fn failure(judged: &Judged) -> Option<Failure> {
         (true, _) => failure.with_hint(format!("sbatch --exclude={}", judged.exclude.join(","))),
         (false, true) => failure.with_hint("every node has this, so leaving nodes out does not help"),
         (false, false) => failure.with_hint(format!(
-            "sbatch --exclude={}; what every node has is not cured by that: {}",
+            "sbatch --exclude={}; {} bad on all nodes that answered",
             judged.exclude.join(","),
-            judged.everywhere.join(", ")
+            judged.everywhere.join(", ") + if judged.everywhere.len() == 1 { " is" } else { " are" }
         )),
     })
 }
