@@ -135,6 +135,7 @@ fn tools_of_bare_nodes_do_not_link_torch() {
         env!("CARGO_BIN_EXE_slime-convert"),
         env!("CARGO_BIN_EXE_slime-reward"),
         env!("CARGO_BIN_EXE_slime-stat"),
+        env!("CARGO_BIN_EXE_slime-sync"),
     ] {
         let output = Command::new("ldd").arg(program).output().expect("ldd starts");
         let libraries = String::from_utf8_lossy(&output.stdout);

@@ -1,9 +1,11 @@
-//! `slime-stat` from outside: tables, curves and JSON from a run directory or stdin.
+//! `slime-stat` from outside: tables, curves and JSON from a run directory or stdin, the job and its ranks.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use slime_record::{Column, ColumnValues, Provenance, Sample, Status, VersionRun, encode_segment};
@@ -51,7 +53,11 @@ fn json_joins_steps_and_evaluations() {
                 {"version": 0, "set": "held_out", "reward_mean": 0.1},
                 {"version": 2, "set": "held_out", "reward_mean": 0.6}
             ],
-            "outcome": "drained"
+            "outcome": "drained",
+            "job": null,
+            "attempts": [{"attempt": 0, "outcome": "drained", "job_id": null, "failures": []}],
+            "phases": null,
+            "efficiency": {"roles": [], "silent": []}
         })
     );
 }
@@ -174,4 +180,265 @@ fn watch_prints_what_comes_and_ends_with_the_run() {
     assert_eq!(lines.next().as_deref(), Some("2/2  step 1: reward 0.500"));
     assert_eq!(lines.next(), None);
     assert!(child.wait().expect("our own child").success());
+}
+
+/// A program of this name in `folder`.
+fn program(folder: &Path, name: &str, script: &str) {
+    fs::create_dir_all(folder).expect("writable");
+    fs::write(folder.join(name), format!("#!/bin/sh\n{script}")).expect("writable");
+    fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).expect("our own file");
+}
+
+/// `slime-stat RUN` with the programs of RUN/bin before all others.
+fn stat_with_programs(run: &Path, more: &[&str]) -> Output {
+    let path = std::env::var("PATH").unwrap_or_default();
+    Command::new(env!("CARGO_BIN_EXE_slime-stat"))
+        .arg(run)
+        .args(more)
+        .env("PATH", format!("{}:{path}", run.join("bin").display()))
+        .output()
+        .expect("it starts")
+}
+
+/// Writes the note of a rank that was written so many seconds ago.
+fn note(attempt: &Path, role: &str, pid: u32, section: &str, ago: f64) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let note = json!({
+        "role": role, "host": "n1", "pid": pid, "section": section, "section_s": 12.3, "wall_s": 100.0,
+        "cpu_s": 150.0, "num_cpus": 2, "max_rss_bytes": 1_230_000_000_u64, "written": now - ago,
+    });
+    fs::create_dir_all(attempt.join("rank")).expect("writable");
+    fs::write(attempt.join(format!("rank/{role}.n1.{pid}.json")), note.to_string()).expect("writable");
+}
+
+/// A run in its third attempt: the first drained, the second failed, the third runs.
+fn run_of_a_job() -> tempfile::TempDir {
+    let run = run_with("{\"step\":0,\"loss\":0.5,\"train_s\":2.5,\"step_s\":10}\n", "");
+    let attempt = |number: u32| run.path().join(format!("attempt-{number}"));
+    for (number, outcome) in [(0, Some("drained\n")), (1, Some("failed\n")), (2, None)] {
+        fs::create_dir(attempt(number)).expect("writable");
+        fs::write(attempt(number).join("env.txt"), "SLIME_HOME=/x\nSLURM_JOB_ID=1234\n").expect("writable");
+        if let Some(outcome) = outcome {
+            fs::write(attempt(number).join("outcome"), outcome).expect("writable");
+        }
+    }
+    let failed = "code 74\nrank 2: a/b: No space left on device\nmore\nhint: free some space\n";
+    fs::write(attempt(1).join("failed.trainer.2"), failed).expect("writable");
+    note(&attempt(2), "trainer.0", 10, "train", 5.0);
+    note(&attempt(2), "trainer.3", 11, "train", 120.0);
+    note(&attempt(2), "replica.0", 12, "load", 300.0);
+    note(&attempt(2), "replica.0", 13, "generate", 2.0);
+    fs::write(attempt(2).join("rank/reward.0.n1.14.json"), "{\"role\":").expect("writable");
+    run
+}
+
+const RUNNING: &str = "echo \"$@\" >>\"${0%/*}/asked\"\n\
+    echo 'JobId=1234 JobName=a b JobState=RUNNING Reason=None Restarts=2 RunTime=00:28:50 TimeLimit=01:00:00 NumNodes=4'\n";
+
+#[test]
+fn job_attempts_phases_and_ranks_stand_below_the_table() {
+    let run = run_of_a_job();
+    program(&run.path().join("bin"), "scontrol", RUNNING);
+    let output = stat_with_programs(run.path(), &[]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let expected = "job 1234 RUNNING on 4 nodes, 00:31:10 left\n\
+        attempts: 3 (drained, failed: trainer.2 code 74: rank 2: a/b: No space left on device, running), \
+        tools restarted in the newest: 1\n\
+        time by phase: train 25 %, other 75 % (of 1 step, 00:00:10)\n\
+        role     ranks  restarts   cpu  peak memory  newest note\n\
+        replica      1         1  75 %      1.23 GB  2 s ago, in generate\n\
+        trainer      2         0  75 %      1.23 GB  5 s ago, in train\n\
+        trainer.3 silent for 120 s in train (on n1)\n\
+        outcome: unfinished\n";
+    assert!(text.ends_with(expected), "{text}");
+    let asked = fs::read_to_string(run.path().join("bin/asked")).expect("it was asked");
+    assert_eq!(asked, "--oneliner show job 1234\n", "one question for each call");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("reward.0.n1.14.json: left out"), "{output:?}");
+
+    let json = stat_with_programs(run.path(), &["--json"]);
+    let value: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!((&value["job"]["id"], &value["job"]["left_s"]), (&json!("1234"), &json!(1870)));
+    assert_eq!(value["job"]["num_requeues"], 2);
+    let failure = &value["attempts"][1]["failures"][0];
+    assert_eq!((&failure["code"], &failure["hint"]), (&json!(74), &json!("free some space")));
+    assert_eq!(value["phases"]["parts"]["train"], json!({"seconds": 2.5, "share": 0.25}));
+    let trainer = &value["efficiency"]["roles"][1];
+    assert_eq!((&trainer["role"], &trainer["cpu_efficiency"]), (&json!("trainer"), &json!(0.75)));
+    assert_eq!(value["efficiency"]["silent"][0]["role"], "trainer.3");
+}
+
+#[test]
+fn queue_that_does_not_answer_or_know_the_job_is_no_error() {
+    let run = run_of_a_job();
+    let bin = run.path().join("bin");
+    for (script, line, attempt) in [
+        (
+            "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n",
+            "job 1234: the queue does not know it any more\n",
+            "running",
+        ),
+        (
+            "echo 'scontrol: error: no controller' >&2; exit 1\n",
+            "job 1234: scontrol: scontrol: error: no",
+            "running",
+        ),
+        ("exit 127\n", "job 1234: there is no scontrol here\n", "running"),
+        (
+            "echo 'JobState=PENDING Reason=Resources StartTime=2026-11-30T10:00:00 NumNodes=2 RunTime=00:00:00'\n",
+            "job 1234 PENDING (Resources) on 2 nodes, expected to start 2026-11-30T10:00:00\n",
+            "lost",
+        ),
+        ("exec sleep 60\n", "job 1234: scontrol did not answer in 5 s\n", "running"),
+    ] {
+        program(&bin, "scontrol", script);
+        let output = stat_with_programs(run.path(), &[]);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains(&format!("No space left on device, {attempt})")), "{text}");
+    }
+}
+
+/// `slime-stat - MORE` with `input` on stdin.
+fn stat_of(input: &[u8], more: &[&str]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_slime-stat"))
+        .arg("-")
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    // A tool that finds an error early does not read on.
+    let _ = child.stdin.take().expect("a pipe").write_all(input);
+    child.wait_with_output().expect("our own child")
+}
+
+/// The tiny model of the fixtures with a tokenizer whose every token is a number.
+fn weights(dir: &Path) {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/llama");
+    fs::create_dir(dir.join("weights")).expect("writable");
+    for name in ["config.json", "generation_config.json", "model.safetensors"] {
+        fs::copy(fixture.join(name), dir.join("weights").join(name)).expect("the fixture is there");
+    }
+    let vocab: serde_json::Map<String, Value> = (0..96).map(|id| (id.to_string(), json!(id))).collect();
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "0"},
+    });
+    fs::write(dir.join("weights/tokenizer.json"), tokenizer.to_string()).expect("writable");
+    let settings = json!({"chat_template": "{% for m in messages %}{{ m.content }} {% endfor %}"});
+    fs::write(dir.join("weights/tokenizer_config.json"), settings.to_string()).expect("writable");
+}
+
+/// What a tool writes for `input`.
+fn tool(program: &str, dir: &Path, words: &[&str], input: &[u8]) -> Vec<u8> {
+    let mut child = Command::new(program)
+        .args(words)
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    child.stdin.take().expect("a pipe").write_all(input).expect("it reads");
+    let output = child.wait_with_output().expect("our own child");
+    assert!(output.status.success(), "{program}");
+    output.stdout
+}
+
+#[test]
+fn samples_of_the_pipe_are_counted_in_both_formats() {
+    let dir = tempfile::tempdir().expect("a folder can be made");
+    weights(dir.path());
+    let prompts = b"{\"prompt\":\"3 5\",\"label\":\"7\"}\n{\"prompt\":\"9 2\",\"label\":\"8\"}\n";
+    let (mut answers, mut rows) = (Vec::new(), Vec::new());
+    for format in ["jsonl", "arrow"] {
+        let words = [
+            "--weights",
+            "weights",
+            "--prompts",
+            "-",
+            "--format",
+            format,
+            "--set",
+            "rollout.n_samples_per_prompt=4",
+            "--set",
+            "rollout.max_response_len=4",
+        ];
+        let samples = tool(env!("CARGO_BIN_EXE_slime-rollout"), dir.path(), &words, prompts);
+        let unscored = stat_of(&samples, &[]);
+        assert_eq!(unscored.status.code(), Some(65));
+        assert!(
+            String::from_utf8_lossy(&unscored.stderr).contains("1: a sample without reward"),
+            "{unscored:?}"
+        );
+        let types = ["--type", "number:0.5,format:regex=[02468]$"];
+        let scored = tool(env!("CARGO_BIN_EXE_slime-reward"), dir.path(), &types, &samples);
+        if format == "jsonl" {
+            let lines = String::from_utf8(scored.clone()).expect("text");
+            rows.extend(lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")));
+        }
+        let text = stat_of(&scored, &[]);
+        assert!(text.status.success(), "{text:?}");
+        let shown = String::from_utf8_lossy(&text.stdout).into_owned();
+        assert!(shown.starts_with("samples          8 in 2 groups, "), "{shown}");
+        let json = stat_of(&scored, &["--json"]);
+        let value: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+        answers.push((shown, value));
+    }
+    assert_eq!(answers[0], answers[1], "the same samples");
+    let mean = |number: &dyn Fn(&Value) -> f64| rows.iter().map(number).sum::<f64>() / rows.len() as f64;
+    let samples = &answers[0].1["samples"];
+    assert_eq!((&samples["num_samples"], &samples["num_groups"]), (&json!(8), &json!(2)));
+    let close = |got: &Value, expected: f64| {
+        assert!(got.as_f64().is_some_and(|got| (got - expected).abs() < 1e-6), "{got} is not {expected}");
+    };
+    close(&samples["reward_mean"], mean(&|row| row["reward"].as_f64().expect("a number")));
+    let parts = rows[0]["rewards"].as_object().expect("two parts");
+    assert_eq!(parts.len(), 2);
+    for name in parts.keys() {
+        let part = |row: &Value| row["rewards"][name].as_f64().expect("a number");
+        close(&samples["rewards"][name]["mean"], mean(&part));
+        close(&samples["rewards"][name]["positive_share"], mean(&|row| f64::from(u8::from(part(row) > 0.0))));
+    }
+    let len = |row: &Value| row["loss_mask"].as_array().expect("a list").len() as f64;
+    close(&samples["response_len_mean"], mean(&len));
+    close(&samples["response_len_max"], rows.iter().map(len).fold(0.0, f64::max));
+    close(&samples["truncated_share"], mean(&|row| f64::from(u8::from(row["status"] == "truncated"))));
+}
+
+#[test]
+fn stdin_with_metric_lines_is_a_table_as_before() {
+    let lines = "{\"step\":0,\"tool\":\"train\",\"reward_mean\":0.25}\n";
+    let output = stat_of(lines.as_bytes(), &[]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "step  reward_mean\n   0       0.2500\n\noutcome: unfinished\n"
+    );
+    let json = stat_of(lines.as_bytes(), &["--json"]);
+    let value: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(
+        value,
+        json!({"steps": [{"step": 0, "reward_mean": 0.25}], "eval": [], "outcome": "unfinished"})
+    );
+}
+
+#[test]
+fn bad_samples_are_one_error() {
+    let good = "{\"response\":\"a\",\"reward\":1}\n";
+    let cut = &encode_segment(&[], &Provenance::default()).expect("no samples are whole")[..60];
+    for (input, more, code, part) in [
+        (b"{\"response\":\"a\"}\n".as_slice(), &[][..], 65, "stdin: line 1: a sample without reward"),
+        (b"{\"response\":\"a\",\"reward\":1}\n{\"response\":\n", &[], 65, "stdin: line 2: "),
+        (cut, &[], 65, "stdin: "),
+        (good.as_bytes(), &["--eval"], 64, "stdin has samples"),
+    ] {
+        let output = stat_of(input, more);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(output.stdout.is_empty());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains(part) && message.matches("error:").count() == 1, "{message}");
+    }
 }

@@ -8,20 +8,35 @@ use slime_cli::Verbosity;
 #[command(
     name = "slime-stat",
     version,
-    about = "Shows what is going on in a run: a table of steps, evaluations, curves",
+    about = "Shows what is going on in a run: a table of steps, evaluations, curves, the job and its ranks",
     after_help = "\
-Reads:   RUN/metrics/*.jsonl, RUN/attempt-*/outcome, RUN/control/done; with - the metric lines
-         from stdin; with --answers RUN/eval; with --watch RUN/run.toml too
-Writes:  a table and curves on stdout; with --json {\"steps\":[...],\"eval\":[...],\"outcome\":\"...\"}
+Reads:   RUN/metrics/*.jsonl, RUN/attempt-*/{outcome,env.txt,failed.*,rank/*.json},
+         RUN/control/done, and once what scontrol says about the job; with - from stdin
+         metric lines, or samples with rewards (JSON lines or Arrow); with --answers
+         RUN/eval; with --watch RUN/run.toml too
+Writes:  tables and curves on stdout; with --json one object with the keys
+         steps, eval, outcome
+         job         of the newest attempt, or null: id, state, problem (why there is no
+                     state), reason, num_nodes, run_s, left_s, expected_start, num_requeues
+         attempts    attempt, outcome (done, drained, stopped, failed; running, lost,
+                     unfinished), job_id, failures: role, code, message, hint
+         phases      num_steps, total_s, parts: seconds and share of each; or null
+         efficiency  of the newest attempt: roles: role, num_ranks, num_restarts,
+                     cpu_efficiency, max_rss_bytes, section, newest_note_s;
+                     silent: role, host, section, silent_s
+         of samples one key, samples: num_samples, num_groups, num_flat_groups,
+         reward_mean, reward_std, rewards (mean and positive_share of each part),
+         response_len_mean, response_len_max, truncated_share
 
 Example:
   slime-stat runs/quickstart
   slime-stat runs/quickstart --answers greedy
+  slime-rollout ... | slime-reward --type number | slime-stat -
 
-Exit codes: 0 ok, 64 usage, 65 broken metrics, 66 no such run, 74 I/O, 77 permission"
+Exit codes: 0 ok, 64 usage, 65 broken metrics or samples, 66 no such run, 74 I/O, 77 permission"
 )]
 pub struct Args {
-    /// A run directory, or - for metric lines from stdin
+    /// A run directory, or - for metric lines or samples from stdin
     #[arg(value_name = "RUN|-")]
     pub run: String,
     /// Only the evaluations

@@ -1,13 +1,20 @@
-//! `slime-stat`: a run's metrics in, a table, curves or JSON out.
+//! `slime-stat`: a run's metrics or samples in, tables, curves or JSON out.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
 mod read_answers;
+mod read_attempts;
+mod read_job;
 mod read_metrics;
+mod read_samples;
 mod show;
+mod summarise;
 mod watch;
 mod write_answers;
 mod write_curves;
 mod write_json;
+mod write_samples;
+mod write_summary;
 mod write_table;
 
 use std::process::ExitCode;

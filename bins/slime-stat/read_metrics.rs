@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Read, stdin};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use slime_cli::Failure;
-use slime_config::RunDir;
+use slime_config::{RunDir, paths};
 
 /// Numbers by name, in order of their first appearance.
 pub type Numbers = Map<String, Value>;
@@ -23,15 +23,16 @@ pub struct Metrics {
     pub outcome: String,
 }
 
-/// Reads a run directory, or stdin.
+/// Reads the metric lines of a stream.
+pub fn read_lines(text: &str, name: &str) -> Result<Metrics, Failure> {
+    let mut metrics = Metrics { outcome: "unfinished".to_owned(), ..Metrics::default() };
+    metrics.add(text, name)?;
+    Ok(metrics)
+}
+
+/// Reads a run directory.
 pub fn read(run: &str) -> Result<Metrics, Failure> {
     let mut metrics = Metrics { outcome: "unfinished".to_owned(), ..Metrics::default() };
-    if run == "-" {
-        let mut text = String::new();
-        stdin().read_to_string(&mut text).map_err(|error| Failure::io("stdin", &error))?;
-        metrics.add(&text, "stdin")?;
-        return Ok(metrics);
-    }
     let run_dir = RunDir::new(run);
     fs::metadata(run).map_err(|error| Failure::open(run, &error))?;
     if !run_dir.run_toml().exists() && !run_dir.metrics().exists() {
@@ -71,7 +72,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 fn outcome(run_dir: &RunDir) -> Option<String> {
     let newest = fs::read_dir(run_dir.root())
         .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("attempt-")?.parse::<u32>().ok())
+        .filter_map(|entry| paths::parse_attempt(entry.ok()?.file_name().to_str()?))
         .max();
     let told = newest.and_then(|attempt| fs::read_to_string(run_dir.outcome(attempt)).ok());
     let told = told.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());

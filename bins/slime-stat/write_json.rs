@@ -3,9 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::read_metrics::{Metrics, Numbers};
+use crate::summarise::Summary;
+use crate::write_summary;
 
-/// `{"steps":[...],"eval":[...],"outcome":"..."}` and a line end.
-pub fn json(metrics: &Metrics) -> String {
+/// `{"steps":[...],"eval":[...],"outcome":"..."}` and a line end; with a run also the keys of its summary.
+pub fn json(metrics: &Metrics, summary: Option<&Summary>) -> String {
     let steps: Vec<Value> =
         metrics.steps.iter().map(|(step, numbers)| row([("step", json!(step))], numbers)).collect();
     let evals: Vec<Value> = metrics
@@ -13,7 +15,12 @@ pub fn json(metrics: &Metrics) -> String {
         .iter()
         .map(|((version, set), numbers)| row([("version", json!(version)), ("set", json!(set))], numbers))
         .collect();
-    format!("{}\n", json!({"steps": steps, "eval": evals, "outcome": metrics.outcome}))
+    let mut all = Numbers::new();
+    all.insert("steps".to_owned(), steps.into());
+    all.insert("eval".to_owned(), evals.into());
+    all.insert("outcome".to_owned(), metrics.outcome.as_str().into());
+    all.extend(summary.map(write_summary::json).unwrap_or_default());
+    format!("{}\n", Value::Object(all))
 }
 
 fn row<const N: usize>(identity: [(&str, Value); N], numbers: &Numbers) -> Value {

@@ -5,16 +5,21 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use slime_cli::Verbosity;
 
-/// Looks after the way of the weights: verifies published versions and pushes them elsewhere
+use crate::preflight::args::Preflight;
+
+/// Looks after the way of the weights, and before a job after its nodes
 #[derive(Debug, Parser)]
 #[command(
     name = "slime-sync",
     version,
     after_help = "\
-Reads:   version/*.json and weights/ of a run directory, or a weight directory
-Writes:  a line per version on stdout; the copy of push (under a temporary name, then renamed)
+Reads:   version/*.json and weights/ of a run directory, or a weight directory; preflight
+         reads the node
+Writes:  a line per version on stdout; the copy of push (under a temporary name, then
+         renamed); preflight writes JSON lines
 Example: slime-sync push runs/quickstart /local/weights --version 42
-Exit:    0 ok, 64 usage, 65 corrupt, 66 no input, 73 cannot create, 74 I/O, 77 permission"
+Exit:    0 ok, 64 usage, 65 corrupt, 66 no input, 69 a node is bad, 73 cannot create,
+         74 I/O, 77 permission, 78 launcher"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -30,6 +35,9 @@ pub enum Command {
     Verify(Verify),
     /// Copies a version, verified on the way, to a new weight directory
     Push(Push),
+    /// Checks nodes and links before the tools of a job start
+    #[command(subcommand)]
+    Preflight(Preflight),
 }
 
 /// `slime-sync verify`.

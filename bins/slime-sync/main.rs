@@ -1,6 +1,9 @@
-//! slime-sync: looks after the way of the weights: verifies published versions and pushes them elsewhere.
+//! slime-sync: looks after the way of the weights: verifies published versions, pushes them elsewhere, and checks the
+//! nodes of a job before it starts.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod preflight;
 mod read_publications;
 mod verify;
 mod write_copy;
@@ -15,6 +18,7 @@ fn main() -> ExitCode {
         let args: Args = slime_cli::parse()?;
         slime_cli::start_logging(args.verbosity);
         match args.command {
+            Command::Preflight(command) => preflight::run(&command),
             Command::Verify(c) => verify::verify(&c.path, c.version),
             Command::Push(c) => write_copy::push(&c.run, &c.dst, c.version),
         }

@@ -40,10 +40,7 @@ pub(crate) struct Plugin {
 impl Plugin {
     /// Opens the first plug-in found: `SLIME_MPI_PLUGIN`, beside the executable, in `../lib`, where it was built.
     pub(crate) fn open() -> Result<Self> {
-        let tried = candidates();
-        let found = tried.iter().find(|path| path.exists());
-        let Some(path) = found else { return Err(Error::NoPlugin { tried }) };
-        Self::open_at(path)
+        Self::open_at(&place()?)
     }
 
     fn open_at(path: &Path) -> Result<Self> {
@@ -88,6 +85,21 @@ impl Plugin {
         let len = text.iter().position(|&b| b == 0).unwrap_or(text.len());
         Err(Error::Mpi { call, message: String::from_utf8_lossy(&text[..len]).into_owned() })
     }
+}
+
+/// The plug-in this process would use, opened with the MPI library behind it; MPI itself is not started.
+///
+/// # Errors
+/// There is none, or the loader refuses it.
+pub fn check_plugin() -> Result<PathBuf> {
+    let path = place()?;
+    Plugin::open_at(&path).map(|_| path)
+}
+
+fn place() -> Result<PathBuf> {
+    let tried = candidates();
+    let found = tried.iter().find(|path| path.exists()).cloned();
+    found.ok_or(Error::NoPlugin { tried })
 }
 
 fn candidates() -> Vec<PathBuf> {

@@ -242,6 +242,11 @@ pub fn parse_sequence(name: &str) -> Option<(u64, u64)> {
     Some((parse_digits(incarnation)?, parse_digits(seq)?))
 }
 
+/// Reads `attempt-2` back.
+pub fn parse_attempt(name: &str) -> Option<u32> {
+    parse_digits(name.strip_prefix("attempt-")?)?.try_into().ok()
+}
+
 fn parse_digits(text: &str) -> Option<u64> {
     // `parse` alone would take a sign.
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
@@ -293,6 +298,11 @@ impl RunDir {
     pub fn outcome(&self, restart: u32) -> PathBuf {
         self.join(format!("attempt-{restart}/outcome"))
     }
+
+    /// The folder of an attempt of the job: `attempt-0`.
+    pub fn attempt(&self, restart: u32) -> PathBuf {
+        self.join(format!("attempt-{restart}"))
+    }
 }
 
 #[cfg(test)]
@@ -331,6 +341,7 @@ mod tests {
             (run.join(STOP), "r/control/stop"),
             (run.control("done"), &format!("r/{DONE}")),
             (run.outcome(0), "r/attempt-0/outcome"),
+            (run.attempt(12), "r/attempt-12"),
         ] {
             assert_eq!(path, Path::new(name));
         }
@@ -344,6 +355,8 @@ mod tests {
         assert_eq!(parse_physical("000042.e003.json"), Some(PLACE));
         assert_eq!(parse_sequence(&segment_name(2, 7)), Some((2, 7)));
         assert_eq!(parse_quarantine(&quarantine("a.arrow")), Some("a.arrow"));
+        assert_eq!(parse_attempt("attempt-12"), Some(12));
+        assert_eq!((parse_attempt("attempt-+1"), parse_attempt("attempt-")), (None, None));
         let temporary = temporary_name("host.1", 7);
         for foreign in ["", "42", &temporary, "MANIFEST.json", "+00042", "000042.e3", "a.000001.arrow"] {
             assert_eq!(parse_number(foreign), None, "{foreign}");
