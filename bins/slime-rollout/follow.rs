@@ -6,15 +6,12 @@ use std::time::{Duration, Instant};
 use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain};
 use slime_config::{RunDir, paths};
-use slime_exchange::{Error, FsStore, Idle, Store, join_attempt, refuse_second};
+use slime_exchange::{BUSY_POLL, Error, FsStore, Idle, Store, join_attempt, refuse_second};
 
 use crate::args::Once;
 use crate::build_steps::Builder;
 use crate::failure;
 use crate::replicate::{BEAT_MS, Replicator};
-
-/// Pause between polls while the engine computes.
-const BUSY_POLL: Duration = Duration::from_millis(100);
 
 /// `slime-rollout --follow RUN`.
 pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {

@@ -35,9 +35,11 @@ pub enum Section {
     Step,
     /// Writes or reads the trainer's state.
     Checkpoint,
+    /// Has ended.
+    End,
 }
 
-const NAMES: [&str; 4] = ["setup", "wait", "step", "checkpoint"];
+const NAMES: [&str; 5] = ["setup", "wait", "step", "checkpoint", "end"];
 
 /// How long a section may last without progress; none: for ever.
 #[derive(Debug, Clone, Copy, Default)]
@@ -55,6 +57,7 @@ impl Limits {
         match section {
             s if s == Section::Setup as u8 => self.setup,
             s if s == Section::Checkpoint as u8 => self.checkpoint,
+            s if s == Section::End as u8 => None,
             _ => self.step,
         }
     }
@@ -121,7 +124,7 @@ pub fn enter(section: Section) {
 /// Leaves the reason of a failure, and the last note, for whoever looks after the job.
 pub(crate) fn record(tool: &str, failure: &Failure) {
     let Some(rank) = RANK.get() else { return };
-    rank.note();
+    finish();
     let Some(files) = &rank.files else { return };
     let hint = failure.hint.as_ref().map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
     let text = format!("code {}\n{tool}: {}\n{hint}", failure.code, failure.message.trim_end());
@@ -132,6 +135,7 @@ pub(crate) fn record(tool: &str, failure: &Failure) {
 
 /// The last note of a rank that ends well.
 pub(crate) fn finish() {
+    enter(Section::End);
     if let Some(rank) = RANK.get() {
         rank.note();
     }

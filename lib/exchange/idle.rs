@@ -10,6 +10,9 @@ const LONGEST: Duration = Duration::from_millis(500);
 /// A sleep is this part of the time that nothing came, so what comes is late by at most a fiftieth of its time.
 const PART: u32 = 50;
 
+/// Pause between polls of a replica whose engine computes: its steps take milliseconds.
+pub const BUSY_POLL: Duration = Duration::from_secs(1);
+
 /// Sleeps between polls.
 #[derive(Debug)]
 pub struct Idle {

@@ -31,7 +31,7 @@ pub use attempt::join_attempt;
 pub use control::Control;
 pub use error::{Error, Result};
 pub use holder::refuse_second;
-pub use idle::Idle;
+pub use idle::{BUSY_POLL, Idle};
 pub use lineage::{Lineage, Newest};
 pub use owner::{Heartbeat, Owner};
 pub use replica::{Assignment, Op, Replica, ReplicaAction, ReplicaConfig};

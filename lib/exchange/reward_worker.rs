@@ -52,6 +52,16 @@ pub enum RewardAction {
     Done,
 }
 
+/// After how long a committed step is looked at again: twice as long each time that there is nothing.
+const FIRST_LOOK_MS: u64 = 250;
+const LAST_LOOK_MS: u64 = 30_000;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    next_ms: u64,
+    wait_ms: u64,
+}
+
 /// The machine.
 #[derive(Debug, Clone)]
 pub struct RewardWorker<F: Format> {
@@ -62,6 +72,8 @@ pub struct RewardWorker<F: Format> {
     next_beat_ms: u64,
     /// Segments that need no scoring: a column over them exists, or they are broken.
     done: BTreeSet<String>,
+    /// When committed steps are looked at again.
+    looks: BTreeMap<u64, Look>,
     /// Column files with the segment each is about; those the builder refused are taken out.
     columns: BTreeMap<String, Option<String>>,
     in_flight: BTreeSet<String>,
@@ -90,6 +102,7 @@ impl<F: Format> RewardWorker<F> {
             owner,
             next_beat_ms: 0,
             done: BTreeSet::new(),
+            looks: BTreeMap::new(),
             columns: BTreeMap::new(),
             in_flight: BTreeSet::new(),
             scored: Vec::new(),
@@ -122,8 +135,23 @@ impl<F: Format> RewardWorker<F> {
             return Ok(vec![RewardAction::Done]);
         }
         for step in open_steps(store)?.into_iter().rev() {
+            let now_ms = store.now_ms();
+            if self.looks.get(&step).is_some_and(|look| now_ms < look.next_ms) {
+                continue;
+            }
+            let folders = store.list(&paths::step(step))?;
             self.read_columns(store, step)?;
-            for path in self.unscored(store, step)? {
+            let unscored = self.unscored(store, step, &folders)?;
+            // A committed step may still get groups that a later one takes, but hardly ever.
+            let is_committed = folders.iter().any(|name| paths::manifest(step).ends_with(name.as_str()));
+            if is_committed && unscored.is_empty() {
+                let look = self.looks.entry(step).or_default();
+                look.wait_ms = (2 * look.wait_ms).clamp(FIRST_LOOK_MS, LAST_LOOK_MS);
+                look.next_ms = now_ms + look.wait_ms;
+            } else {
+                self.looks.remove(&step);
+            }
+            for path in unscored {
                 let is_mine = xxh3_64(path.as_bytes()) % u64::from(self.config.num_workers)
                     == u64::from(self.config.index);
                 if !is_mine || self.in_flight.len() >= self.config.max_in_flight {
@@ -143,9 +171,9 @@ impl<F: Format> RewardWorker<F> {
         Ok(std::mem::take(&mut self.actions))
     }
 
-    fn unscored(&self, store: &mut dyn Store, step: u64) -> Result<Vec<String>> {
+    fn unscored(&self, store: &mut dyn Store, step: u64, folders: &[String]) -> Result<Vec<String>> {
         let mut segments = Vec::new();
-        for folder in store.list(&paths::step(step))? {
+        for folder in folders {
             if !folder.starts_with("replica-") {
                 continue;
             }

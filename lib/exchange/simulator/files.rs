@@ -53,6 +53,8 @@ pub(super) struct World {
     names: BTreeMap<Rc<str>, Entry>,
     mistaken: BTreeSet<String>,
     delays: BTreeMap<(u32, String), u64>,
+    /// Raw calls of each process: what a metadata server has to answer.
+    pub calls: BTreeMap<u32, u64>,
 }
 
 impl World {
@@ -66,6 +68,7 @@ impl World {
             names: BTreeMap::new(),
             mistaken: BTreeSet::new(),
             delays: BTreeMap::new(),
+            calls: BTreeMap::new(),
         }))
     }
 
@@ -237,6 +240,7 @@ impl SimFiles {
         if log.stop.is_some() {
             return Err(Self::fail(Failure::Full, path));
         }
+        *world.calls.entry(self.process).or_default() += 1;
         let chances = world.chances;
         if is_change && !log.is_immune && world.happens(chances.freeze) {
             log.stop = Some(Stop::Frozen);

@@ -2,6 +2,7 @@
 
 mod files;
 mod format;
+mod load;
 mod oracle;
 mod plan;
 mod process;

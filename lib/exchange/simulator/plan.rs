@@ -20,6 +20,8 @@ pub(super) struct Plan {
     num_workers: u32,
     continue_on_newer: bool,
     pub chances: Chances,
+    /// How many times longer than a few milliseconds work takes.
+    pub pace: u64,
     /// When the accidents stop, so that progress can be demanded.
     pub calm_ms: u64,
 }
@@ -76,8 +78,56 @@ impl Plan {
         };
         let calm_ms = rng.random_range(300..3000);
         let (num_workers, continue_on_newer) = (rng.random_range(1..=2), rng.random_bool(0.5));
-        let refuses_all = false;
-        Self { seed, fault, refuses_all, builder, trainer, num_workers, continue_on_newer, chances, calm_ms }
+        Self {
+            seed,
+            fault,
+            refuses_all: false,
+            builder,
+            trainer,
+            num_workers,
+            continue_on_newer,
+            chances,
+            pace: 1,
+            calm_ms,
+        }
+    }
+
+    /// A run on 256 GPUs without accidents, with the times of the tools: 128 ranks train, 32 replicas of four ranks
+    /// generate, eight workers compute rewards; a group takes up to a minute, one in twenty up to five.
+    pub fn large() -> Self {
+        let mut plan = Self::draw(0, Fault::None);
+        plan.builder = BuilderConfig {
+            max_staleness: 1,
+            publish_interval: 1,
+            order: Order::Fixed,
+            num_groups: 128,
+            over_sampling: 128,
+            max_groups: 1000,
+            has_filter: false,
+            num_steps: 6,
+            num_replicas: 32,
+            max_in_flight: 8,
+            lease_ms: 60_000,
+            beat_ms: 1000,
+            eval_interval: 0,
+            ..plan.builder
+        };
+        plan.trainer = TrainerConfig {
+            num_steps: 6,
+            publish_interval: 1,
+            max_staleness: 1,
+            checkpoint_interval: 2,
+            num_replicas: 32,
+            visibility_ms: 60_000,
+            eval_interval: 0,
+            beat_ms: 1000,
+            ..plan.trainer
+        };
+        plan.num_workers = 8;
+        plan.chances = Chances::default();
+        plan.pace = 1000;
+        plan.calm_ms = 0;
+        plan
     }
 
     pub fn policy(&self) -> SimPolicy {
@@ -87,11 +137,11 @@ impl Plan {
     pub fn replica(&self, index: u32) -> ReplicaConfig {
         ReplicaConfig {
             index,
-            max_in_flight: 3,
+            max_in_flight: self.builder.max_in_flight.max(3),
             continue_on_newer: self.continue_on_newer,
-            seal_ms: 10,
-            seal_bytes: 6,
-            beat_ms: 20,
+            seal_ms: 10.max(self.pace * 16 / 10),
+            seal_bytes: if self.pace > 1 { 64 << 20 } else { 6 },
+            beat_ms: self.builder.beat_ms,
         }
     }
 
@@ -101,7 +151,7 @@ impl Plan {
             index,
             num_workers: self.num_workers,
             max_in_flight: 4,
-            beat_ms: 20,
+            beat_ms: self.builder.beat_ms,
         }
     }
 

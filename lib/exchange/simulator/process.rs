@@ -172,6 +172,15 @@ impl Process {
         }
     }
 
+    /// When its next piece of work is done, if it has one.
+    pub fn next_work_ms(&self) -> Option<u64> {
+        self.works.iter().map(|(at, _)| *at).min()
+    }
+
+    pub fn num_works(&self) -> usize {
+        self.works.len()
+    }
+
     fn num_in_training(&self) -> usize {
         self.works.iter().filter(|(_, work)| matches!(work, Work::Trained(_))).count()
     }
@@ -281,6 +290,7 @@ impl Process {
         let mut is_done = false;
         let add = |works: &mut Vec<(u64, Work)>, longest: u64, work| {
             let mut world = world.borrow_mut();
+            let longest = longest * plan.pace;
             let longest = if world.rng.random_ratio(1, 20) { longest * 5 } else { longest };
             let at = world.now_ms + world.rng.random_range(1..=longest);
             works.push((at, work));
