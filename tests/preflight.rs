@@ -49,12 +49,13 @@ impl Desk {
     /// The words of a check of this node with all its file systems.
     fn words(&self, more: &[&str]) -> Vec<String> {
         let (run, canary) = (self.path("run"), self.path("run/canary"));
-        let mut words: Vec<String> =
-            ["preflight", "node", "--min-free-gb", "0.001", "--deadline-s", "0.2"].map(str::to_owned).into();
+        let mut words: Vec<String> = ["preflight", "node", "--deadline-s", "0.2"].map(str::to_owned).into();
         words.extend(["--run".to_owned(), run.display().to_string()]);
         words.extend(["--canary-file".to_owned(), canary.display().to_string()]);
-        if !more.contains(&"--canary") {
-            words.extend(["--canary", "token-7"].map(str::to_owned));
+        for default in [["--canary", "token-7"], ["--min-free-gb", "0.001"]] {
+            if !more.contains(&default[0]) {
+                words.extend(default.map(str::to_owned));
+            }
         }
         words.extend(more.iter().map(|&word| word.to_owned()));
         words
@@ -87,10 +88,11 @@ impl Desk {
         words.extend(["sh".to_owned(), SYNC.to_owned()]);
         words.extend(self.words(more));
         let output = self.run("unshare", &words);
-        if !output.status.success() && output.stdout.is_empty() {
+        if output.status.code() == Some(42) || stderr(&output).starts_with("unshare:") {
             eprintln!("skipped: mounting is not permitted here: {}", stderr(&output));
             return None;
         }
+        assert!(output.status.success(), "{}", stderr(&output));
         Some(lines(&output))
     }
 }
@@ -144,7 +146,9 @@ fn good_node_is_fit() {
         "0, 0\\n1, [N/A]\\n",
         "GPU-a, No, No\\nGPU-b, No, No\\n",
     );
-    let lines = desk.node(&["--gpus", "2", "--interface", "lo"]);
+    // The run directory of a workstation may well lie in its scratch folder.
+    let run = desk.path("run").display().to_string();
+    let lines = desk.node(&["--gpus", "2", "--interface", "lo", "--scratch", &run]);
     assert_eq!(lines[0]["node"], "n1");
     assert!(lines[0]["host"].as_str().is_some_and(|host| !host.is_empty()));
     for name in [
@@ -457,8 +461,8 @@ fn rank_that_falls_silent_is_named_with_its_node() {
     }
     let output = child.wait_with_output().expect("our own child");
     assert_eq!(output.status.code(), Some(69), "{said}");
-    let expected = "the bandwidth between neighbours did not end in 12 s: no answer from rank 1 on n1\n";
-    assert!(said.contains(expected), "{said}");
+    // The rank may have stopped just before it began what another has begun.
+    assert!(said.contains(" did not end in 12 s: no answer from rank 1 on n1\n"), "{said}");
     let lines = lines(&output);
     assert_eq!((&lines[0]["node"], &lines[0]["checks"][0]["name"]), (&"n1".into(), &"link_answer".into()));
     assert_eq!(stdout(&verdict(&text(&lines), &[])), "n1\n");

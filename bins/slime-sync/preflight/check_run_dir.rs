@@ -53,8 +53,9 @@ pub fn canary(file: &Path, token: &str, deadline: Duration) -> Check {
 
 /// Whether this node can create and remove a file in the folder.
 pub fn writable(name: &'static str, folder: &Path, node: &str, hint: &str) -> Check {
-    // Shares the temporary names of outputs, so what a killed process leaves is removed by the next.
-    let file = slime_cli::temporary_beside(&folder.join(format!("preflight.{node}")));
+    // Shares the temporary names of outputs, so what a killed process leaves is removed by the next. Two checks of one
+    // process may look at the same folder.
+    let file = slime_cli::temporary_beside(&folder.join(format!("{name}.{node}")));
     let tried = File::create_new(&file)
         .and_then(|mut created| created.write_all(b"x").and_then(|()| created.sync_all()))
         .and_then(|()| fs::remove_file(&file));
