@@ -156,6 +156,8 @@ need bwrap bubblewrap
 need shellcheck shellcheck
 need sbatch slurm-wlm
 need munged munge
+# The PMIx plug-in of Slurm opens the name that only the development package has.
+need "/usr/lib/$(uname -m)-linux-gnu/pmix2/lib/libpmix.so" libpmix-dev
 if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     say "installing ${missing[*]}"
     if install_for_tests "${missing[@]}"; then missing=(); fi
