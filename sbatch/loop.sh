@@ -50,6 +50,11 @@ fi
 
 mkdir -p "$run/control"
 
+num_replicas=$(setting rollout num_replicas)
+num_workers=0
+if [ "$(setting reward placement)" = separate ]; then num_workers=${SLIME_REWARD_WORKERS:-1}; fi
+. "$home/sbatch/layout.sh"
+
 # A signal for the script is a signal for its tools. TERM for a batch script means that the job is being ended.
 trap drain USR1 USR2 INT
 trap 'is_terminated=1; drain' TERM
@@ -62,11 +67,6 @@ if [ "$in_slurm" = 1 ] && [ "${SLIME_PREFLIGHT:-1}" != 0 ]; then
         end_attempt
     }
 fi
-
-num_replicas=$(setting rollout num_replicas)
-num_workers=0
-if [ "$(setting reward placement)" = separate ]; then num_workers=${SLIME_REWARD_WORKERS:-1}; fi
-. "$home/sbatch/layout.sh"
 
 roles=(trainer builder.0)
 # A single replica and the step builder are one process.

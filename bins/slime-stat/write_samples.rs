@@ -18,7 +18,7 @@ pub fn text(samples: &Tally) -> String {
     text.extend([format!("\nreward           mean {mean:.4}, std {std:.4}\n")]);
     for (name, num, sum, num_positive) in &samples.parts {
         let (mean, share) = (sum / *num as f64, 100.0 * *num_positive as f64 / *num as f64);
-        text.extend([format!("  {name:<15}mean {mean:.4}, above 0 in {share:.1} %\n")]);
+        text.extend([format!("  {name:<14} mean {mean:.4}, above 0 in {share:.1} %\n")]);
     }
     if samples.num_lens > 0 {
         let mean = samples.len_sum as f64 / samples.num_lens as f64;

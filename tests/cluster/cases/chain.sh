@@ -14,8 +14,7 @@ is_whole 3
 mean() { python3 -c 'import json, sys; print(json.load(sys.stdin)'"$1"')'; }
 own=$("$bin/slime-stat" "$run" --json | mean '["eval"][-2:]')
 for set in greedy held; do
-    grep -q reward_mean "answers/$set.json" || fail "no numbers: $(cat "answers/$set.json")"
-    one=$(mean '["reward_mean"]' <"answers/$set.json")
+    one=$(mean '["samples"]["reward_mean"]' <"answers/$set.json")
     case $own in *"'set': '$set'"*"'reward_mean': $one"*) ;; *) fail "$set: $one, the run itself says $own" ;; esac
 done
 submit "$sbatch/convert.sh" import "$PWD/nothing" "$PWD/never"

@@ -6,7 +6,7 @@ for n in 1 2 3 4; do echo "{\"prompt\": \"$n $n\", \"label\": \"$n\"}"; done >pr
 "${clean[@]}" "$bin/slime-rollout" --weights weights --prompts prompts.jsonl --set data.apply_chat_template=false \
     --set rollout.n_samples_per_prompt=3 --set rollout.max_response_len=4 |
     "${clean[@]}" "$bin/slime-reward" --type 'format:regex=[02468]$' | "${clean[@]}" "$bin/slime-stat" - --json >samples.json
-python3 -c 'import json; s = json.load(open("samples.json")); assert s["num_samples"] == 12, s' || fail "$(cat samples.json)"
+python3 -c 'import json; s = json.load(open("samples.json")); assert s["samples"]["num_samples"] == 12, s' || fail "$(cat samples.json)"
 tiny run run.num_steps=100000
 submit "$sbatch/loop.sh" "$config"
 until_true 120 "a step" step_is_committed 2
