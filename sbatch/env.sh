@@ -39,7 +39,7 @@ if [ -n "${SLIME_CONTAINER:-}" ]; then
     binds="$home:$home${SLIME_RUN_DIR:+,$SLIME_RUN_DIR:$SLIME_RUN_DIR}${SLIME_BINDS:+,$SLIME_BINDS}"
     if [ "$in_slurm" = 1 ] && [ "${SLIME_CONTAINER##*.}" = sqsh ] && srun --help 2>/dev/null | grep -q -- --container-image; then
         container_of_step=(--container-image="$SLIME_CONTAINER" --container-mounts="$binds" --no-container-mount-home)
-        contained=(srun --overlap --nodes=1 --ntasks=1 --mem=0 --gres=none "${container_of_step[@]}")
+        contained=(srun --overlap --nodes=1 --ntasks=1 --mem=0 "${container_of_step[@]}")
     elif command -v apptainer >/dev/null; then
         contained=(apptainer exec --no-home --bind "$binds" "$SLIME_CONTAINER")
         if [ -e /dev/nvidiactl ]; then contained=(apptainer exec --nv --no-home --bind "$binds" "$SLIME_CONTAINER"); fi

@@ -155,6 +155,8 @@ look_after() {
             fi
         done
     done
+    # A step that was only starting may have missed the wish.
+    [ "$is_asked" = 0 ] || drain
     if [ "$is_ending" != 0 ] && [ $((SECONDS - is_ending)) -ge "${SLIME_DRAIN_S:-900}" ]; then
         say "still running after ${SLIME_DRAIN_S:-900} s: ending ${!pids[*]}"
         # The first TERM asks once more, the second ends; srun ends its step at the first.

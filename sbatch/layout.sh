@@ -52,8 +52,17 @@ fi
 tasks_a_node=$((is_shared == 1 ? ranks_a_node + replicas_a_node : (ranks_a_node > replicas_a_node ? ranks_a_node : replicas_a_node)))
 num_cpus=$((${SLURM_CPUS_ON_NODE:-1} / tasks_a_node))
 sharing=(--exact --cpus-per-task="$num_cpus")
-if [ "$num_cpus" -lt 1 ] || [ "${SLIME_COLOCATE:-0}" = 1 ]; then sharing=(--overlap --cpus-per-task=1); fi
-gpus() { if [ "$num_gpus" -gt 0 ]; then echo "--gpus-per-node=$1 --gpu-bind=none"; else echo "--gres=none"; fi; }
+if [ "$num_cpus" -lt 1 ] || [ "${SLIME_COLOCATE:-0}" = 1 ]; then
+    # Steps that overlap get the same GPUs.
+    [ "$num_gpus" -eq 0 ] || [ "${SLIME_COLOCATE:-0}" = 1 ] ||
+        die 78 "too few cores: the job has ${SLURM_CPUS_ON_NODE:-1} on a node for $tasks_a_node tasks" "--cpus-per-task=8, or --exclusive"
+    sharing=(--overlap --cpus-per-task=1)
+fi
+gpus() {
+    [ "$num_gpus" -gt 0 ] || return 0
+    # Ranks of a step see all its GPUs: peers that cannot see each other's talk through memory of the host.
+    if [ "$1" -gt 0 ]; then echo "--gpus-per-node=$1 --gpu-bind=none"; else echo --gpus-per-node=0; fi
+}
 train_gpus=$((ranks_a_node < num_gpus ? ranks_a_node : num_gpus))
 
 mpi=none
@@ -65,9 +74,9 @@ for ((i = 0; i < num_replicas; i++)); do
     places[replica.$i]="${rollout_group[*]} --mpi=none ${sharing[*]} --relative=$((first_rollout_node + i % num_rollout_nodes)) --nodes=1 --ntasks=1 $(gpus "$replica_gpus")"
 done
 # The builder and the rewards need no GPU and little time: they run beside the trainer, or where the job has a place.
-places[builder.0]="${group[*]} --mpi=none --overlap --cpus-per-task=1 --relative=0 --nodes=1 --ntasks=1 --gres=none"
+places[builder.0]="${group[*]} --mpi=none --overlap --cpus-per-task=1 --relative=0 --nodes=1 --ntasks=1 $(gpus 0)"
 if [ "$num_replicas" = 1 ]; then places[builder.0]=${places[replica.0]}; fi
 for ((i = 0; i < num_workers; i++)); do
-    places[reward.$i]="${reward_group[*]} --mpi=none --overlap --cpus-per-task=1 --relative=0 --nodes=1 --ntasks=1 --gres=none"
+    places[reward.$i]="${reward_group[*]} --mpi=none --overlap --cpus-per-task=1 --relative=0 --nodes=1 --ntasks=1 $(gpus 0)"
 done
 choose_network "${nodes[-1]}"

@@ -21,8 +21,8 @@ mkdir -p "$run" "$folder" || die 73 "cannot make $folder" "is the run directory 
 canary=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$RANDOM
 echo "$canary" >"$folder/canary"
 num_gpus=${SLIME_GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-0}}
-gpus=(--gres=none)
-if [ "$num_gpus" -gt 0 ]; then gpus=(--gpus-per-node="$num_gpus"); fi
+gpus=() no_gpus=()
+if [ "$num_gpus" -gt 0 ]; then gpus=(--gpus-per-node="$num_gpus") no_gpus=(--gpus-per-node=0); fi
 mpi=()
 : >"$folder/node.jsonl"
 : >"$folder/link.jsonl"
@@ -42,7 +42,7 @@ for ((component = 0; component < ${SLURM_HET_SIZE:-1}; component++)); do
         --gpus "$num_gpus" --min-free-gb "${SLIME_MIN_FREE_GB:-10}" "${mpi[@]}" >>"$folder/node.jsonl" </dev/null || true
     if [ ${#nodes[@]} -gt 1 ]; then
         if [ "${SLURM_HET_SIZE:-1}" -eq 1 ]; then links=(--expect-links); fi
-        timeout 180 srun "${step[@]}" --gres=none --mpi="${SLIME_MPI:-pmix}" --kill-on-bad-exit=1 --job-name=preflight \
+        timeout 180 srun "${step[@]}" "${no_gpus[@]}" --mpi="${SLIME_MPI:-pmix}" --kill-on-bad-exit=1 --job-name=preflight \
             "${container_of_step[@]}" "${in_image[@]}" "$bin/slime-sync" preflight link >>"$folder/link.jsonl" </dev/null || true
     fi
 done

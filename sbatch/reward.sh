@@ -30,7 +30,7 @@ begin_attempt
 num_workers=${SLURM_NTASKS:-${SLIME_REWARD_WORKERS:-1}}
 command_of() { words=("$bin/slime-reward" --follow "$run" --worker "${1#*.}" --num-workers "$num_workers"); }
 for ((i = 0; i < num_workers; i++)); do
-    places[reward.$i]="--mpi=none --exact --nodes=1 --ntasks=1 --gres=none"
+    places[reward.$i]="--mpi=none --exact --nodes=1 --ntasks=1"
     [ "$in_slurm" = 1 ] || places[reward.$i]=
     launch "reward.$i"
 done

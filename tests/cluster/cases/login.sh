@@ -16,7 +16,7 @@ grep -q "job $job RUNNING on 1 node" live.txt || fail "$(cat live.txt)"
 python3 - "$job" <<'PY' || fail "$(cat live.json)"
 import json, sys
 stat = json.load(open("live.json"))
-assert str(stat["job"]["job_id"]) == sys.argv[1], stat["job"]
+assert stat["job"]["id"] == sys.argv[1], stat["job"]
 assert stat["job"]["state"] == "RUNNING", stat["job"]
 assert stat["efficiency"], stat
 PY
