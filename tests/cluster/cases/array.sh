@@ -1,4 +1,5 @@
 # a job array trains one run for each seed, and the seeds differ
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 tiny run run.num_steps=2
 submit --array=1-3%2 "$sbatch/loop.sh" "$config"
 until_true 240 "the array" eval '[ -z "$(squeue -h -j "$job" -t PENDING,RUNNING,COMPLETING -o %A 2>/dev/null)" ]'

@@ -1,4 +1,5 @@
 # a broken job ends with its reason and is never started again for ever
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 # 1. A setting that no restart cures.
 tiny wrong
 sed -i "s|^path = .*|path = \"$PWD/nowhere\"|" "$config"

@@ -1,4 +1,5 @@
 # import, train, evaluate and export as a chain of dependent jobs; a failed link cancels what waits for it
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 tiny run run.num_steps=3 'eval.greedy.num_prompts=4' 'eval.held.num_prompts=3' 'eval.held.n_samples_per_prompt=2'
 sed -i "s|^path = .*|path = \"$PWD/imported\"|" "$config"
 after() { submit --kill-on-invalid-dep=yes --dependency="afterok:$job" "$@"; }

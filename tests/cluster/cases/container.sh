@@ -1,4 +1,5 @@
 # the tools run from an image: SLIME_CONTAINER through apptainer, drained and requeued
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 # slow
 command -v apptainer >/dev/null || PATH=$here/shim:$PATH
 image=${SLIME_TEST_IMAGE:-}

@@ -1,4 +1,5 @@
 # control/save takes a checkpoint, control/pause holds the run, control/stop ends it for good
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 tiny run run.num_steps=100000 checkpoint.interval=0
 submit "$sbatch/loop.sh" "$config"
 until_true 120 "a step" step_is_committed 1

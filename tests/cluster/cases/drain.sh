@@ -1,4 +1,5 @@
 # USR2, USR1 and TERM each drain within a step; the job goes back into the queue and finishes
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 tiny run run.num_steps=400 checkpoint.interval=1
 submit "$sbatch/loop.sh" "$config"
 attempt=0

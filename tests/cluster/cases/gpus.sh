@@ -1,4 +1,5 @@
 # trainer and replicas get GPUs of their own, the builder and the rewards none
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_own_cluster
 tiny few
 submit --gpus-per-node=2 "$sbatch/loop.sh" "$config"

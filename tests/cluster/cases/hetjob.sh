@@ -1,4 +1,5 @@
 # a heterogeneous job: trainer, replicas and rewards in components of their own
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_nodes 4
 tiny run rollout.num_replicas=2 reward.placement=separate
 submit --nodes=2 : --nodes=1 : --nodes=1 --ntasks=1 "$sbatch/loop.sh" "$config"

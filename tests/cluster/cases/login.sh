@@ -1,4 +1,5 @@
 # on a login node tools need no MPI and no GPU, pipe into each other, and slime-stat knows a live job
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 model
 clean=(env -i HOME="$HOME" PATH=/usr/bin:/bin SLURM_CONF="${SLURM_CONF:-}")
 for tool in convert rollout reward train sync stat; do "${clean[@]}" "$bin/slime-$tool" --version >/dev/null || fail "slime-$tool"; done

@@ -1,4 +1,5 @@
 # a node that dies in mid-step puts the job back into the queue, and the run goes on without it
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_own_cluster
 needs_nodes 4
 tiny run run.num_steps=12 rollout.num_replicas=2

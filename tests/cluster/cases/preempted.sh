@@ -1,4 +1,5 @@
 # a preempted job drains in its grace time, waits, and finishes later
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_own_cluster
 tiny run run.num_steps=12
 submit --partition=low --nodes="$TEST_NODES" --exclusive "$sbatch/loop.sh" "$config"

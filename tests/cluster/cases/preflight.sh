@@ -1,4 +1,5 @@
 # a node that cannot see the run directory is named before anything hangs; a fit set of nodes passes
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_nodes 2
 tiny run run.num_steps=2
 submit --nodes=2 "$sbatch/loop.sh" "$config"

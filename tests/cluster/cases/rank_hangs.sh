@@ -1,4 +1,5 @@
 # a rank that hangs is found: every rank's stack is written, the trainer alone is started again
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_nodes 3
 tiny run run.num_steps=40 watchdog.step_s=8
 submit --nodes=3 --export=ALL,SLIME_ROLLOUT_NODES=1 "$sbatch/loop.sh" "$config"

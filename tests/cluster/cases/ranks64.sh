@@ -1,4 +1,5 @@
 # a trainer of 64 ranks starts, trains with the same bits on every rank, and ends
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_nodes 3
 tiny run run.num_steps=2 rollout.rollout_batch_size=8
 began=$SECONDS

@@ -1,4 +1,5 @@
 # wrong starts are refused with what to do: a busy run directory, too few GPUs, too few nodes, a wrong partition, no site.env module
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 tiny run run.num_steps=100000
 submit "$sbatch/loop.sh" "$config"
 first=$job

@@ -1,4 +1,5 @@
 # reward workers are a job of their own, on other nodes, for a loop without any
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_nodes 2
 tiny run reward.placement=separate run.num_steps=4
 submit --export=ALL,SLIME_REWARD_WORKERS=0 "$sbatch/loop.sh" "$config"

@@ -1,4 +1,5 @@
 # Slurm takes every script's directives, and every script says what it wants when it is called wrongly
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 for script in "$sbatch"/*.sh; do
     grep -q '^#SBATCH' "$script" || continue
     command sbatch --test-only "$script" a b c 2>test-only.txt || fail "$script: $(cat test-only.txt)"

@@ -1,4 +1,5 @@
 # trainer of two ranks, two replicas and two reward workers are steps of one job
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_nodes 4
 tiny run rollout.num_replicas=2 reward.placement=separate
 submit --nodes=4 --export=ALL,SLIME_REWARD_WORKERS=2 "$sbatch/loop.sh" "$config"

@@ -1,4 +1,5 @@
 # the time limit's own signal drains a run, which goes on in a new allotment
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 # slow
 tiny run run.num_steps=1000000
 submit --time=1 --signal=USR2@45 "$sbatch/loop.sh" "$config"

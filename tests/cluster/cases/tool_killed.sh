@@ -1,4 +1,5 @@
 # a tool that is killed is started again alone, the others stay
+# shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_nodes 3
 tiny run run.num_steps=40 rollout.num_replicas=2
 submit --nodes=3 "$sbatch/loop.sh" "$config"
