@@ -36,6 +36,8 @@ in_image=()
 if [ -n "${SLIME_CONTAINER:-}" ]; then
     [ -e "$SLIME_CONTAINER" ] || die 66 "SLIME_CONTAINER: no image $SLIME_CONTAINER" "modules/slime.def and modules/Dockerfile make one"
     bin=${SLIME_BIN:-/opt/slime/bin}
+    # Only what is there can be bound.
+    [ -z "${SLIME_RUN_DIR:-}" ] || mkdir -p "$SLIME_RUN_DIR"
     binds="$home:$home${SLIME_RUN_DIR:+,$SLIME_RUN_DIR:$SLIME_RUN_DIR}${SLIME_BINDS:+,$SLIME_BINDS}"
     if [ "$in_slurm" = 1 ] && [ "${SLIME_CONTAINER##*.}" = sqsh ] && srun --help 2>/dev/null | grep -q -- --container-image; then
         container_of_step=(--container-image="$SLIME_CONTAINER" --container-mounts="$binds" --no-container-mount-home)

@@ -47,6 +47,10 @@ until_true() {
     shift 2
     until "$@"; do
         [ "$SECONDS" -lt "$deadline" ] || fail "$what: not within the time"
+        if [ -n "${job:-}" ] && has_ended "$job"; then
+            "$@" && return
+            fail "$what: the job has ended without"
+        fi
         sleep 0.2
     done
 }

@@ -1,9 +1,9 @@
 # a trainer of 64 ranks starts, trains with the same bits on every rank, and ends
 # shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
-needs_nodes 3
+needs_nodes 2
 tiny run run.num_steps=2 rollout.rollout_batch_size=8
 began=$SECONDS
-submit --nodes=3 --overcommit --export=ALL,SLIME_ROLLOUT_NODES=1,SLIME_TRAIN_RANKS=64 "$sbatch/loop.sh" "$config"
+submit --nodes=2 --export=ALL,SLIME_TRAIN_RANKS=64 "$sbatch/loop.sh" "$config"
 until_true 240 "the first version" eval "ls '$run'/version/000000.* >/dev/null 2>&1"
 echo "64 ranks up after $((SECONDS - began)) s"
 ends "$job" COMPLETED 400
