@@ -56,7 +56,7 @@ if [ "$num_cpus" -lt 1 ] || [ "${SLIME_COLOCATE:-0}" = 1 ]; then
     # Steps that overlap get the same GPUs.
     [ "$num_gpus" -eq 0 ] || [ "${SLIME_COLOCATE:-0}" = 1 ] ||
         die 78 "too few cores: the job has ${SLURM_CPUS_ON_NODE:-1} on a node for $tasks_a_node tasks" "--cpus-per-task=8, or --exclusive"
-    sharing=(--overlap --cpus-per-task=1)
+    sharing=(--overlap --cpus-per-task=1 --overcommit)
 fi
 gpus() {
     [ "$num_gpus" -gt 0 ] || return 0
