@@ -467,8 +467,7 @@ fn scripts_are_free_of_lint() {
     if !is_here("shellcheck") {
         return skip("no shellcheck to read the scripts (bash modules/bootstrap.sh --tests)");
     }
-    let find =
-        "cd \"$1\" && find modules sbatch tests -name '*.sh' -o -path '*/shim/*' -type f | sort | xargs shellcheck -x";
+    let find = "cd \"$1\" && find modules sbatch tests -name '*.sh' -o -path '*/shim/*' -type f | sort | xargs shellcheck -x";
     bash(find, &[root().to_str().expect("text")]);
 }
 

@@ -112,9 +112,9 @@ mod tests {
         });
         let checks = probe.finish();
         assert_eq!((checks[0].verdict, checks[0].got.as_str()), (Verdict::Bad, "no answer in 0.0 s"));
-        let probe = Probe::start("disk", Duration::from_mins(1), || panic!("a panic on purpose"));
+        let probe = Probe::start("disk", Duration::from_secs(60), || panic!("a panic on purpose"));
         assert_eq!(probe.finish()[0].got, "the check broke off");
-        let probe = Probe::start("disk", Duration::from_mins(1), || vec![Check::ok("disk", "fine")]);
+        let probe = Probe::start("disk", Duration::from_secs(60), || vec![Check::ok("disk", "fine")]);
         assert_eq!(probe.finish(), [Check::ok("disk", "fine")]);
     }
 }

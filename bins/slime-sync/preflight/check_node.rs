@@ -7,7 +7,7 @@ use slime_cli::Failure;
 use super::args::Node;
 use super::check::{Check, Probe};
 use super::line::{Reporter, now, place, text, write};
-use super::{check_libraries, check_limits, check_network, check_run_dir, gpu};
+use super::{check_gpu_links, check_libraries, check_limits, check_network, check_run_dir, gpu};
 
 /// What a check that counts its own time gets on top, so that it can say more than that it did not end.
 const GRACE: Duration = Duration::from_secs(2);
@@ -54,6 +54,9 @@ fn start(args: &Node, node: &str) -> Vec<Probe> {
     probes.push(Probe::start("tcp", PROGRAMS, move || vec![check_network::tcp(interface.as_deref())]));
     let expected = args.gpus;
     probes.push(Probe::start("gpus", PROGRAMS, move || gpu::gpus(expected)));
+    if has_gpus {
+        probes.push(Probe::start("gpu_links", PROGRAMS, check_gpu_links::gpu_links));
+    }
     probes.push(Probe::start("tools", PROGRAMS, check_libraries::tools));
     let is_needed = args.mpi;
     probes.push(Probe::start("mpi_plugin", PROGRAMS, move || vec![check_libraries::plugin(is_needed)]));

@@ -159,7 +159,7 @@ mod tests {
                 fs::write(file, "token\n").unwrap();
             }
         });
-        assert_eq!(canary(&file, "token", Duration::from_mins(1)).verdict, Verdict::Ok);
+        assert_eq!(canary(&file, "token", Duration::from_secs(60)).verdict, Verdict::Ok);
         writer.join().unwrap();
         let other = canary(&file, "other", Duration::from_millis(1));
         assert_eq!(other.verdict, Verdict::Bad);

@@ -266,7 +266,7 @@ mod tests {
         for size in 1..4 {
             let all = Threads::spawn(size, |world: Threads| {
                 let placement = Placement::detect().unwrap();
-                let roll_call = RollCall::start("n", &placement, Duration::from_mins(2)).unwrap();
+                let roll_call = RollCall::start("n", &placement, Duration::from_secs(120)).unwrap();
                 let place = (format!("n{}", world.rank()), "h".to_owned());
                 let all = measure(&world, place, Duration::from_millis(1), &roll_call).unwrap();
                 roll_call.ended();

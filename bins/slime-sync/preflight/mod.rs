@@ -3,6 +3,7 @@
 
 pub mod args;
 mod check;
+mod check_gpu_links;
 mod check_libraries;
 mod check_limits;
 mod check_network;
