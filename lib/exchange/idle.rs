@@ -9,22 +9,28 @@ const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_secs(1);
 /// A sleep is this part of the time that nothing came, so what comes is late by at most a fiftieth of its time.
 const PART: u32 = 50;
-/// A sleep takes at least as many times longer than the look before it.
-const IDLE_COST: u32 = 50;
+/// A sleep takes at least as many times longer than a look, but is never more than [`COSTLY_PART`] of the time that
+/// nothing came: on a slow filesystem, or a busy machine, what comes is late by at most a tenth of its time.
+const IDLE_COST: u32 = 100;
+/// See [`IDLE_COST`].
+const COSTLY_PART: u32 = 10;
 /// The same while an engine computes, which stands still in the meantime.
-const BUSY_COST: u32 = 500;
+const BUSY_COST: u32 = 1000;
+
+/// Looks among which the cheapest says what one costs.
+pub(crate) const NUM_COSTS: usize = 4;
 
 /// Sleeps between polls.
 #[derive(Debug)]
 pub struct Idle {
     since: Instant,
     began: Instant,
-    costs: [Duration; 2],
+    costs: [Duration; NUM_COSTS],
 }
 
 impl Default for Idle {
     fn default() -> Self {
-        Self { since: Instant::now(), began: Instant::now(), costs: [Duration::ZERO; 2] }
+        Self { since: Instant::now(), began: Instant::now(), costs: [Duration::ZERO; NUM_COSTS] }
     }
 }
 
@@ -36,7 +42,8 @@ impl Idle {
 
     /// It ended.
     pub fn polled(&mut self) {
-        self.costs = [self.began.elapsed(), self.costs[0]];
+        self.costs.rotate_right(1);
+        self.costs[0] = self.began.elapsed();
     }
 
     /// Something came.
@@ -54,15 +61,15 @@ impl Idle {
         busy_pause(self.cost())
     }
 
-    /// What a look costs: the cheaper of the last two, since one that finds something writes and reads.
+    /// What a look costs: the cheapest of the last few, since one that finds something reads and writes.
     fn cost(&self) -> Duration {
-        self.costs[0].min(self.costs[1])
+        self.costs.iter().copied().min().unwrap_or_default()
     }
 }
 
 /// The sleep after nothing came for so long, when a look costs so much.
 pub(crate) fn pause(waited: Duration, cost: Duration) -> Duration {
-    (waited / PART).max(cost * IDLE_COST).clamp(SHORTEST, LONGEST)
+    (waited / PART).max((cost * IDLE_COST).min(waited / COSTLY_PART)).clamp(SHORTEST, LONGEST)
 }
 
 /// The time between looks of a replica whose engine computes.

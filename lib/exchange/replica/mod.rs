@@ -211,13 +211,16 @@ impl<F: Format> Replica<F> {
     pub fn poll(&mut self, store: &mut dyn Store) -> Result<Vec<ReplicaAction>> {
         self.finish_writing(store)?;
         let now_ms = store.now_ms();
-        if now_ms >= self.next_beat_ms {
+        let is_beat = now_ms >= self.next_beat_ms;
+        if is_beat {
             self.owner.check(store)?;
             self.beat.version = self.loaded.map(|place| place.version);
             self.beat.beat(store, &self.owner.name)?;
             self.next_beat_ms = now_ms + self.config.beat_ms;
         }
-        let control = Control::read(store)?;
+        // At work it can wait for what ends it.
+        let is_idle = self.running.is_empty();
+        let control = if is_beat || is_idle { Control::read(store)? } else { Control::default() };
         self.is_draining |= control.is_stopping;
         let is_rare = now_ms >= self.next_rare_ms;
         if !self.is_draining {

@@ -37,6 +37,11 @@ impl ReplicaView {
 }
 
 impl<F: Format> StepBuilder<F> {
+    /// Whether a replica is silent, which may come to life at any moment.
+    pub(super) fn lacks_replicas(&self) -> bool {
+        self.replicas.iter().any(|view| !view.is_alive)
+    }
+
     /// Times heartbeats by the own clock; a silent replica loses its groups.
     pub(super) fn watch_replicas(&mut self, store: &mut dyn Store) -> Result<()> {
         Heartbeat::read_all(store, &mut self.heartbeats)?;

@@ -294,7 +294,7 @@ impl<F: Format> StepBuilder<F> {
         } else {
             self.lineage.refresh_versions(store)?;
         }
-        if now_ms >= self.next_watch_ms {
+        if now_ms >= self.next_watch_ms || self.lacks_replicas() {
             self.watch_replicas(store)?;
             self.next_watch_ms = now_ms + self.config.beat_ms / 2;
         }
