@@ -105,6 +105,8 @@ pub struct Replica<F: Format> {
     beat: Heartbeat,
     next_beat_ms: u64,
     next_rare_ms: u64,
+    /// When there was last a group to generate.
+    worked_ms: u64,
     lineage: Lineage,
     front: Front,
     builder: u64,
@@ -144,6 +146,7 @@ impl<F: Format> Replica<F> {
             beat,
             next_beat_ms: 0,
             next_rare_ms: 0,
+            worked_ms: 0,
             lineage: Lineage::default(),
             front,
             builder: 0,
@@ -218,9 +221,12 @@ impl<F: Format> Replica<F> {
             self.beat.beat(store, &self.owner.name)?;
             self.next_beat_ms = now_ms + self.config.beat_ms;
         }
-        // At work it can wait for what ends it.
-        let is_idle = self.running.is_empty();
-        let control = if is_beat || is_idle { Control::read(store)? } else { Control::default() };
+        // What ends it may come at once when it has just become idle; else once a beat is enough.
+        if !self.running.is_empty() {
+            self.worked_ms = now_ms;
+        }
+        let is_newly_idle = self.running.is_empty() && now_ms < self.worked_ms + self.config.beat_ms;
+        let control = if is_beat || is_newly_idle { Control::read(store)? } else { Control::default() };
         self.is_draining |= control.is_stopping;
         let is_rare = now_ms >= self.next_rare_ms;
         if !self.is_draining {
