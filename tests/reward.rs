@@ -215,7 +215,7 @@ fn resident_worker_scores_segments_until_the_run_is_done() {
     let header = SegmentHeader { step: 0, epoch: 0, replica: 0, incarnation: 0 };
     let mut store = FsStore::open(folder.path()).expect("opens");
     let rows = [answer(0, "4"), answer(1, "5")];
-    let path = "rollout/000000/replica-0/000000.000000.arrow";
+    let path = "rollout/000000/replica-0.000000.000000.arrow";
     store.seal_with(path, &mut |out| format.write(&header, &rows, out)).expect("seals");
 
     let mut child =
@@ -223,9 +223,8 @@ fn resident_worker_scores_segments_until_the_run_is_done() {
     let column = (0..500).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
         let dir = "column/reward/000000";
-        let writer = store.list(dir).expect("lists").first().cloned()?;
-        let file = store.list(&format!("{dir}/{writer}")).expect("lists").first().cloned()?;
-        store.read(&format!("{dir}/{writer}/{file}")).expect("reads")
+        let file = store.list(dir).expect("lists").first().cloned()?;
+        store.read(&format!("{dir}/{file}")).expect("reads")
     });
     fs::create_dir_all(folder.path().join("control")).expect("writable");
     fs::write(folder.path().join("control/done"), "").expect("writable");

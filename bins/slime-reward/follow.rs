@@ -7,15 +7,14 @@ use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain, exit};
 use slime_config::{Placement, RunDir, paths};
 use slime_exchange::{
-    ArrowFormat, FsStore, Idle, RewardAction, RewardWorker, RewardWorkerConfig, Store, join_attempt,
-    refuse_second,
+    ArrowFormat, FsStore, Idle, RewardAction, RewardWorker, RewardWorkerConfig, join_attempt, refuse_second,
 };
 
 use crate::args::Args;
 use crate::write_rewards::provenance;
 
 /// Time between heartbeats.
-const BEAT_MS: u64 = 1000;
+const BEAT_MS: u64 = 2000;
 /// The column that filters and trainer read.
 const COLUMN: &str = "reward";
 /// Segments held at once.
@@ -49,22 +48,23 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
         index: args.worker,
         num_workers: args.num_workers,
         max_in_flight: MAX_IN_FLIGHT,
+        max_staleness: config.run.max_staleness,
         beat_ms: BEAT_MS,
     };
     let format = ArrowFormat { provenance: provenance(config.run.seed) };
     let mut worker = RewardWorker::start(&mut store, worker_config, format).map_err(failure)?;
-    let mut is_drained = false;
     let mut idle = Idle::default();
     loop {
         enter(Section::Wait);
-        if !is_drained && (drain::requested() || store.exists(paths::STOP).map_err(failure)?) {
-            is_drained = true;
+        if drain::requested() {
             worker.drain();
         }
+        idle.begin();
         let actions = match worker.poll(&mut store) {
             Err(error) if error.is_transient() => Vec::new(),
             polled => polled.map_err(failure)?,
         };
+        idle.polled();
         if actions.is_empty() {
             idle.sleep();
             continue;
@@ -73,7 +73,7 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
         enter(Section::Step);
         for action in actions {
             match action {
-                RewardAction::Done if is_drained => {
+                RewardAction::Done if worker.is_draining() => {
                     return Err(Failure::drained("every scored segment is sealed; start again to go on"));
                 }
                 RewardAction::Done => return Ok(()),

@@ -48,6 +48,7 @@ impl Builder {
                     index: 0,
                     num_workers: 1,
                     max_in_flight: 8,
+                    max_staleness: config.run.max_staleness,
                     beat_ms: BEAT_MS,
                 };
                 let worker = RewardWorker::start(store, worker_config, format.clone());
@@ -64,6 +65,11 @@ impl Builder {
     /// Ends at the next poll; everything is durable already.
     pub fn drain(&mut self) {
         self.machine.drain();
+    }
+
+    /// Whether it ends, or has ended, before the run is over.
+    pub fn is_draining(&self) -> bool {
+        self.machine.is_draining()
     }
 
     /// Whether an evaluation is being generated.

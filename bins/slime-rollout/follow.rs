@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain};
 use slime_config::{RunDir, paths};
-use slime_exchange::{BUSY_POLL, Error, FsStore, Idle, Store, join_attempt, refuse_second};
+use slime_exchange::{Error, FsStore, Idle, join_attempt, refuse_second};
 
 use crate::args::Once;
 use crate::build_steps::Builder;
@@ -37,16 +37,14 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
         (true, _) => None,
         (false, index) => Some(Replicator::start(&mut store, &config, &run_dir, index)?),
     };
-    let mut is_drained = false;
     let mut is_busy = false;
     let mut idle = Idle::default();
     let mut polled = Instant::now();
     loop {
         // A step of the engine takes milliseconds; the metadata server is not asked as often.
-        if !is_busy || polled.elapsed() >= BUSY_POLL {
-            polled = Instant::now();
-            if !is_drained && (drain::requested() || store.exists(paths::STOP).map_err(failure!())?) {
-                is_drained = true;
+        if !is_busy || polled.elapsed() >= idle.busy_pause() {
+            idle.begin();
+            if drain::requested() {
                 builder.iter_mut().for_each(Builder::drain);
                 replicator.iter_mut().for_each(Replicator::drain);
             }
@@ -60,6 +58,8 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
             if found.is_done {
                 break;
             }
+            polled = Instant::now();
+            idle.polled();
             if found.has_acted {
                 idle.end();
             }
@@ -81,6 +81,8 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
             idle.sleep();
         }
     }
+    let is_drained = builder.as_ref().is_some_and(Builder::is_draining)
+        || replicator.as_ref().is_some_and(Replicator::is_draining);
     if is_drained { Err(Failure::drained("stopped between steps; start again to go on")) } else { Ok(()) }
 }
 

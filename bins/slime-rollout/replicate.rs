@@ -22,7 +22,7 @@ const SEAL_MS: u64 = 500;
 /// All replicas together seal at most this many segments a second.
 const SEALS_PER_S: u64 = 20;
 /// Time between heartbeats.
-pub const BEAT_MS: u64 = 1000;
+pub const BEAT_MS: u64 = 2000;
 
 /// A replica: the machine that follows assignments and the engine that generates.
 pub struct Replicator {
@@ -72,6 +72,11 @@ impl Replicator {
     /// Ends after sealing what is finished.
     pub fn drain(&mut self) {
         self.machine.drain();
+    }
+
+    /// Whether it ends, or has ended, before the run is over.
+    pub fn is_draining(&self) -> bool {
+        self.machine.is_draining()
     }
 
     /// Whether the engine has something to compute.

@@ -22,7 +22,7 @@ use crate::write_version::write_version;
 use crate::{checkpoint, failure};
 
 /// Time between heartbeats.
-const BEAT_MS: u64 = 1000;
+const BEAT_MS: u64 = 2000;
 /// How often rank 0 tells the waiting others that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Twice the longest time a name may stay invisible to another node.
@@ -118,10 +118,12 @@ fn lead(
         if drain::requested() {
             machine.drain();
         }
+        idle.begin();
         let actions = match machine.poll(&mut store) {
             Err(error) if error.is_transient() => Vec::new(),
             polled => polled.map_err(failure!())?,
         };
+        idle.polled();
         if actions.is_empty() {
             if comm.size() > 1 && told.elapsed() >= KEEP_ALIVE {
                 give(Work::Nothing, trainer, comm)?;

@@ -18,6 +18,12 @@ pub const VERSIONS: &str = "version";
 pub const WEIGHTS: &str = "weights";
 /// Folder of the steps.
 pub const ROLLOUT: &str = "rollout";
+/// The file that commits a step, in its folder.
+pub const MANIFEST: &str = "MANIFEST.json";
+/// How the segments of a replica begin, in the folder of their step.
+const SEGMENT: &str = "replica-";
+/// How the assignments of a replica begin, in the folder of their step.
+const ASSIGNMENT: &str = "assign-";
 /// The first step whose folder holds more than its manifest; a hint that spares readers the others.
 pub const FIRST_STEP: &str = "rollout/first_step";
 /// Folder of what is computed later about samples.
@@ -102,9 +108,11 @@ pub fn incarnation(owner: &str, incarnation: u64) -> String {
     format!("{OWNERS}/{owner}/{incarnation:0DIGITS$}")
 }
 
-/// One owner's heartbeat: `heartbeat/replica.2.json`.
-pub fn heartbeat(owner: &str) -> String {
-    format!("{HEARTBEATS}/{owner}.json")
+/// One beat of an owner, an empty file whose name is all that it says: `heartbeat/replica.2.000005.000123.v000042`, or
+/// without the version of an owner that has none.
+pub fn heartbeat(owner: &str, incarnation: u64, beat: u64, version: Option<u64>) -> String {
+    let version = version.map(|version| format!(".v{version:0DIGITS$}")).unwrap_or_default();
+    format!("{HEARTBEATS}/{owner}.{incarnation:0DIGITS$}.{beat:0DIGITS$}{version}")
 }
 
 /// The publication of a version: `version/000042.e003.json`.
@@ -134,27 +142,17 @@ pub fn step(step: u64) -> String {
 
 /// The commit of a step: `rollout/000042/MANIFEST.json`.
 pub fn manifest(step: u64) -> String {
-    format!("{ROLLOUT}/{step:0DIGITS$}/MANIFEST.json")
+    format!("{ROLLOUT}/{step:0DIGITS$}/{MANIFEST}")
 }
 
-/// The sealed segments of one replica: `rollout/000042/replica-1`.
-pub fn segments(step: u64, replica: u32) -> String {
-    format!("{ROLLOUT}/{step:0DIGITS$}/replica-{replica}")
+/// A sealed segment of samples: `rollout/000042/replica-1.000002.000007.arrow`; `seq` orders those of one incarnation.
+pub fn segment(step: u64, replica: u32, incarnation: u64, seq: u64) -> String {
+    format!("{ROLLOUT}/{step:0DIGITS$}/{SEGMENT}{replica}.{incarnation:0DIGITS$}.{seq:0DIGITS$}.arrow")
 }
 
-/// What was asked of one replica: `rollout/000042/assign/replica-1`.
-pub fn assignments(step: u64, replica: u32) -> String {
-    format!("{ROLLOUT}/{step:0DIGITS$}/assign/replica-{replica}")
-}
-
-/// `<incarnation>.<seq>.arrow`: a sealed segment; `seq` orders the segments of one incarnation.
-pub fn segment_name(incarnation: u64, seq: u64) -> String {
-    format!("{incarnation:0DIGITS$}.{seq:0DIGITS$}.arrow")
-}
-
-/// `<incarnation>.<seq>.json`: what the step builder asked of a replica.
-pub fn assignment_name(incarnation: u64, seq: u64) -> String {
-    format!("{incarnation:0DIGITS$}.{seq:0DIGITS$}.json")
+/// What the step builder's incarnation asked of a replica: `rollout/000042/assign-1.000002.000007.json`.
+pub fn assignment(step: u64, replica: u32, incarnation: u64, seq: u64) -> String {
+    format!("{ROLLOUT}/{step:0DIGITS$}/{ASSIGNMENT}{replica}.{incarnation:0DIGITS$}.{seq:0DIGITS$}.json")
 }
 
 /// What was computed about a step's samples: `column/reward/000042`.
@@ -162,9 +160,9 @@ pub fn column(name: &str, step: u64) -> String {
     format!("{COLUMNS}/{name}/{step:0DIGITS$}")
 }
 
-/// A column file; the writer is an incarnation of a worker: `column/reward/000042/0.000003/000007.arrow`.
+/// A column file of an incarnation of a worker: `column/reward/000042/0.000003.000007.arrow`.
 pub fn column_file(name: &str, step: u64, worker: u32, incarnation: u64, seq: u64) -> String {
-    format!("{}/{worker}.{incarnation:0DIGITS$}/{seq:0DIGITS$}.arrow", column(name, step))
+    format!("{}/{worker}.{incarnation:0DIGITS$}.{seq:0DIGITS$}.arrow", column(name, step))
 }
 
 /// The evaluation of a version: `eval/000040.e003`.
@@ -235,11 +233,48 @@ pub fn parse_physical(name: &str) -> Option<Physical> {
     Some(Physical { version: parse_number(version)?, epoch })
 }
 
-/// Reads (incarnation, seq) of a segment or assignment back; `None` for temporary and foreign names.
-pub fn parse_sequence(name: &str) -> Option<(u64, u64)> {
-    let stem = name.strip_suffix(".arrow").or_else(|| name.strip_suffix(".json"))?;
-    let (incarnation, seq) = stem.split_once('.')?;
-    Some((parse_digits(incarnation)?, parse_digits(seq)?))
+/// A file that one incarnation of an owner wrote, by the number of the owner (for an assignment, of the replica that is
+/// asked).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Numbered {
+    /// Number of the replica or worker.
+    pub index: u32,
+    /// Incarnation of the writer.
+    pub incarnation: u64,
+    /// Order among the writer's files.
+    pub seq: u64,
+}
+
+/// Reads the name of a segment back; `None` for all others.
+pub fn parse_segment(name: &str) -> Option<Numbered> {
+    parse_numbered(name.strip_prefix(SEGMENT)?.strip_suffix(".arrow")?)
+}
+
+/// Reads the name of an assignment back; `None` for all others.
+pub fn parse_assignment(name: &str) -> Option<Numbered> {
+    parse_numbered(name.strip_prefix(ASSIGNMENT)?.strip_suffix(".json")?)
+}
+
+/// Reads the name of a column file back; `None` for all others.
+pub fn parse_column_file(name: &str) -> Option<Numbered> {
+    parse_numbered(name.strip_suffix(".arrow")?)
+}
+
+fn parse_numbered(stem: &str) -> Option<Numbered> {
+    let mut parts = stem.splitn(3, '.').map(parse_digits);
+    let (index, incarnation, seq) = (parts.next()??, parts.next()??, parts.next()??);
+    Some(Numbered { index: index.try_into().ok()?, incarnation, seq })
+}
+
+/// Reads owner, incarnation, beat and version of a heartbeat's name back.
+pub fn parse_heartbeat(name: &str) -> Option<(&str, u64, u64, Option<u64>)> {
+    let (rest, version) = match name.rsplit_once(".v") {
+        Some((rest, version)) => (rest, Some(parse_digits(version)?)),
+        None => (name, None),
+    };
+    let (rest, beat) = rest.rsplit_once('.')?;
+    let (owner, incarnation) = rest.rsplit_once('.')?;
+    Some((owner, parse_number(incarnation)?, parse_number(beat)?, version))
 }
 
 /// Reads `attempt-2` back.
@@ -316,17 +351,15 @@ mod tests {
         for (got, name) in [
             (epoch(3), "epoch/000003"),
             (incarnation(&replica(2), 5), "owner/replica.2/000005"),
-            (heartbeat(BUILDER), "heartbeat/builder.0.json"),
+            (heartbeat(BUILDER, 5, 123, None), "heartbeat/builder.0.000005.000123"),
+            (heartbeat(&replica(2), 5, 123, Some(42)), "heartbeat/replica.2.000005.000123.v000042"),
             (version(PLACE), "version/000042.e003.json"),
             (weights(PLACE), "weights/000042.e003"),
             (complete(PLACE), "checkpoint/000042.e003/COMPLETE"),
             (manifest(42), "rollout/000042/MANIFEST.json"),
-            (segments(42, 1) + "/" + &segment_name(2, 7), "rollout/000042/replica-1/000002.000007.arrow"),
-            (
-                assignments(42, 1) + "/" + &assignment_name(2, 7),
-                "rollout/000042/assign/replica-1/000002.000007.json",
-            ),
-            (column_file("reward", 42, 0, 3, 7), "column/reward/000042/0.000003/000007.arrow"),
+            (segment(42, 1, 2, 7), "rollout/000042/replica-1.000002.000007.arrow"),
+            (assignment(42, 1, 2, 7), "rollout/000042/assign-1.000002.000007.json"),
+            (column_file("reward", 42, 0, 3, 7), "column/reward/000042/0.000003.000007.arrow"),
             (evaluation_file(PLACE, "held_out", "samples"), "eval/000042.e003/held_out/samples.arrow"),
             (evaluation_done(PLACE), "eval/000042.e003/DONE"),
         ] {
@@ -353,7 +386,26 @@ mod tests {
         assert_eq!(parse_number(&number(12_345_678)), Some(12_345_678));
         assert_eq!(parse_physical(&PLACE.to_string()), Some(PLACE));
         assert_eq!(parse_physical("000042.e003.json"), Some(PLACE));
-        assert_eq!(parse_sequence(&segment_name(2, 7)), Some((2, 7)));
+        let numbered = Some(Numbered { index: 1, incarnation: 2, seq: 7 });
+        let base = |path: String| path.rsplit('/').next().map(str::to_owned).unwrap_or_default();
+        let [segment, assignment] = [segment(42, 1, 2, 7), assignment(42, 1, 2, 7)].map(base);
+        let column = base(column_file("reward", 42, 1, 2, 7));
+        assert_eq!(parse_segment(&segment), numbered);
+        assert_eq!(parse_assignment(&assignment), numbered);
+        assert_eq!(parse_column_file(&column), numbered);
+        for other in [&assignment, &column, &quarantine(&segment)] {
+            assert_eq!(parse_segment(other), None, "{other}");
+        }
+        for other in [&segment, &column] {
+            assert_eq!(parse_assignment(other), None, "{other}");
+        }
+        for other in [&segment, &assignment, &quarantine(&column)] {
+            assert_eq!(parse_column_file(other), None, "{other}");
+        }
+        for version in [None, Some(42)] {
+            let name = base(heartbeat("a.b.3", 5, 123, version));
+            assert_eq!(parse_heartbeat(&name), Some(("a.b.3", 5, 123, version)));
+        }
         assert_eq!(parse_quarantine(&quarantine("a.arrow")), Some("a.arrow"));
         assert_eq!(parse_attempt("attempt-12"), Some(12));
         assert_eq!((parse_attempt("attempt-+1"), parse_attempt("attempt-")), (None, None));
@@ -361,15 +413,16 @@ mod tests {
         for foreign in ["", "42", &temporary, "MANIFEST.json", "+00042", "000042.e3", "a.000001.arrow"] {
             assert_eq!(parse_number(foreign), None, "{foreign}");
             assert_eq!(parse_physical(foreign), None, "{foreign}");
-            assert_eq!(parse_sequence(foreign), None, "{foreign}");
+            assert_eq!(parse_segment(foreign), None, "{foreign}");
+            assert_eq!(parse_column_file(foreign), None, "{foreign}");
+            assert_eq!(parse_heartbeat(foreign), None, "{foreign}");
         }
-        assert_eq!(parse_sequence(&quarantine(&segment_name(2, 7))), None);
     }
 
     #[test]
     fn names_order_as_numbers() {
         assert!(version(Physical { version: 9, epoch: 12 }) < version(Physical { version: 10, epoch: 1 }));
-        assert!(segment_name(1, 99) < segment_name(2, 0));
+        assert!(segment(0, 1, 1, 99) < segment(0, 1, 2, 0));
         assert!(number(99) < number(100));
     }
 }

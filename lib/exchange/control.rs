@@ -6,6 +6,7 @@ use crate::{Result, Store};
 
 /// The files that are there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each file")]
 pub struct Control {
     /// `control/stop`: everybody shall drain, and nobody starts the run again by itself.
     pub is_stopping: bool,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use slime_config::paths;
 use slime_record::Epoch;
 
+use crate::owner::Heartbeats;
 use crate::segment::from_json;
 use crate::{Error, Heartbeat, Result, Store};
 
@@ -74,11 +75,13 @@ pub fn refuse_second(store: &mut dyn Store, owner: &str, beat: Duration) -> Resu
     let is_alive = if let Some(is_alive) = is_alive {
         is_alive
     } else {
-        let before = Heartbeat::read(store, owner)?;
-        before.is_some() && {
-            std::thread::sleep(beat * NUM_BEATS);
-            before != Heartbeat::read(store, owner)?
-        }
+        let mut beats = Heartbeats::new();
+        Heartbeat::read_all(store, &mut beats)?;
+        let before = beats.get(owner).cloned();
+        std::thread::sleep(beat * NUM_BEATS);
+        Heartbeat::read_all(store, &mut beats)?;
+        // A heart that was not seen before may just have moved on, or begun to beat.
+        before.as_ref() != beats.get(owner)
     };
     if !is_alive {
         return Ok(());
@@ -154,7 +157,7 @@ mod tests {
         refuse_second(&mut store, "replica.0", beat).unwrap();
         store.seal(&paths::incarnation("replica.0", 3), b"far.boot.1.2").unwrap();
         refuse_second(&mut store, "replica.0", beat).unwrap();
-        let mut heart = Heartbeat { incarnation: 3, ..Heartbeat::default() };
+        let mut heart = Heartbeat::of(3);
         heart.beat(&mut store, "replica.0").unwrap();
         refuse_second(&mut store, "replica.0", beat).unwrap();
         let root = dir.path().to_owned();
@@ -180,7 +183,7 @@ mod tests {
         let dead = Holder { started: mine.started + 1, ..mine.clone() }.to_string();
         let living = Holder { pid: parent, started: started(parent).unwrap(), ..mine }.to_string();
         let stranger = "far.boot.1.2".to_owned();
-        let folder = paths::segments(0, 1);
+        let folder = paths::step(0);
         for writer in [&dead, &living, &stranger, &store.writer().to_owned()] {
             let name = format!("{folder}/{}", paths::temporary_name(writer, 7));
             fs::create_dir_all(dir.path().join(&folder)).unwrap();

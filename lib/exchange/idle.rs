@@ -1,31 +1,51 @@
-//! How long a poller sleeps when there is nothing to do: the longer nothing came, the longer, so that many processes
-//! that wait for a slow one do not keep the filesystem's metadata server busy.
+//! How long a poller sleeps when there is nothing to do: the longer nothing came, and the more a look costs, the longer,
+//! so that many processes that wait for a slow one do not keep the filesystem's metadata server busy.
 
 use std::time::{Duration, Instant};
 
 /// The shortest sleep: also the longest delay of what comes at once.
 const SHORTEST: Duration = Duration::from_millis(5);
-/// The longest.
-const LONGEST: Duration = Duration::from_millis(500);
+/// The longest sleep, and the longest time that a replica whose engine computes does not look.
+const LONGEST: Duration = Duration::from_secs(1);
 /// A sleep is this part of the time that nothing came, so what comes is late by at most a fiftieth of its time.
 const PART: u32 = 50;
+/// A sleep takes at least as many times longer than a look, but is never more than [`COSTLY_PART`] of the time that
+/// nothing came: on a slow filesystem, or a busy machine, what comes is late by at most a tenth of its time.
+const IDLE_COST: u32 = 100;
+/// See [`IDLE_COST`].
+const COSTLY_PART: u32 = 10;
+/// The same while an engine computes, which stands still in the meantime.
+const BUSY_COST: u32 = 1000;
 
-/// Pause between polls of a replica whose engine computes: its steps take milliseconds.
-pub const BUSY_POLL: Duration = Duration::from_secs(1);
+/// Looks among which the cheapest says what one costs.
+pub(crate) const NUM_COSTS: usize = 4;
 
 /// Sleeps between polls.
 #[derive(Debug)]
 pub struct Idle {
     since: Instant,
+    began: Instant,
+    costs: [Duration; NUM_COSTS],
 }
 
 impl Default for Idle {
     fn default() -> Self {
-        Self { since: Instant::now() }
+        Self { since: Instant::now(), began: Instant::now(), costs: [Duration::ZERO; NUM_COSTS] }
     }
 }
 
 impl Idle {
+    /// A poll begins.
+    pub fn begin(&mut self) {
+        self.began = Instant::now();
+    }
+
+    /// It ended.
+    pub fn polled(&mut self) {
+        self.costs.rotate_right(1);
+        self.costs[0] = self.began.elapsed();
+    }
+
     /// Something came.
     pub fn end(&mut self) {
         self.since = Instant::now();
@@ -33,11 +53,26 @@ impl Idle {
 
     /// Sleeps; nothing came.
     pub fn sleep(&self) {
-        std::thread::sleep(pause(self.since.elapsed()));
+        std::thread::sleep(pause(self.since.elapsed(), self.cost()));
+    }
+
+    /// How long a replica whose engine computes does not look.
+    pub fn busy_pause(&self) -> Duration {
+        busy_pause(self.cost())
+    }
+
+    /// What a look costs: the cheapest of the last few, since one that finds something reads and writes.
+    fn cost(&self) -> Duration {
+        self.costs.iter().copied().min().unwrap_or_default()
     }
 }
 
-/// The sleep after nothing came for so long.
-pub(crate) fn pause(waited: Duration) -> Duration {
-    (waited / PART).clamp(SHORTEST, LONGEST)
+/// The sleep after nothing came for so long, when a look costs so much.
+pub(crate) fn pause(waited: Duration, cost: Duration) -> Duration {
+    (waited / PART).max((cost * IDLE_COST).min(waited / COSTLY_PART)).clamp(SHORTEST, LONGEST)
+}
+
+/// The time between looks of a replica whose engine computes.
+pub(crate) fn busy_pause(cost: Duration) -> Duration {
+    (cost * BUSY_COST).clamp(10 * SHORTEST, LONGEST)
 }

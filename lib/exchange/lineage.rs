@@ -26,6 +26,21 @@ pub struct Lineage {
 impl Lineage {
     /// Reads what is new. Pruned publications are forgotten.
     pub fn refresh(&mut self, store: &mut dyn Store) -> Result<()> {
+        self.refresh_epochs(store)?;
+        self.list_versions(store)
+    }
+
+    /// Reads which versions there are, and the epochs only for one that is of an epoch not known.
+    pub fn refresh_versions(&mut self, store: &mut dyn Store) -> Result<()> {
+        self.list_versions(store)?;
+        if self.published.iter().any(|place| !self.epochs.contains_key(&place.epoch)) {
+            self.refresh_epochs(store)?;
+        }
+        Ok(())
+    }
+
+    /// Reads which epochs there are.
+    pub fn refresh_epochs(&mut self, store: &mut dyn Store) -> Result<()> {
         for name in store.list(paths::EPOCHS)? {
             let Some(number) = paths::parse_number(&name) else { continue };
             if !self.epochs.contains_key(&number)
@@ -35,6 +50,10 @@ impl Lineage {
                 self.epochs.insert(number, epoch);
             }
         }
+        Ok(())
+    }
+
+    fn list_versions(&mut self, store: &mut dyn Store) -> Result<()> {
         let published = store.list(paths::VERSIONS)?;
         self.published = published.iter().filter_map(|name| paths::parse_physical(name)).collect();
         Ok(())

@@ -1,6 +1,6 @@
 //! Incarnations and heartbeats: how an owner learns that it was replaced, and how others learn that it is silent.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 use crate::holder;
 use crate::{Commit, Error, Result, Store};
@@ -34,14 +34,14 @@ impl Owner {
         })
     }
 
-    /// Removes from `dirs`, where this owner alone writes, and from those of all owners what its earlier incarnations
-    /// left half written.
+    /// Removes from `dirs` and from the folder of its incarnations what earlier ones left half written.
     pub(crate) fn sweep(&self, store: &mut dyn Store, mut dirs: Vec<String>) -> Result<()> {
-        dirs.extend([paths::owner(&self.name), paths::HEARTBEATS.to_owned()]);
+        dirs.push(paths::owner(&self.name));
         holder::sweep(store, &self.name, self.incarnation, &dirs)
     }
 
-    /// Errs with [`Error::Fenced`] when a newer incarnation can be seen.
+    /// Errs with [`Error::Fenced`] when a newer incarnation can be seen: called before anything is changed, and at each
+    /// beat.
     pub fn check(&self, store: &mut dyn Store) -> Result<()> {
         #[cfg(test)]
         if self.fault == crate::simulator::Fault::SkipFencing {
@@ -59,28 +59,54 @@ fn newest(store: &mut dyn Store, dir: &str) -> Result<u64> {
     Ok(store.list(dir)?.iter().filter_map(|name| paths::parse_number(name)).max().unwrap_or(0))
 }
 
-/// What an owner says about itself; a hint, replaced by rename.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What an owner says about itself, in the name of an empty file: a hint, moved on at each beat.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Heartbeat {
     /// Incarnation that beats.
     pub incarnation: u64,
     /// Counter; readers time its changes by their own clocks.
     pub beat: u64,
     /// Version whose weights are loaded: it may not be pruned.
-    #[serde(default)]
     pub version: Option<u64>,
+    /// The file, once there is one.
+    path: Option<String>,
 }
 
+/// The newest beat of each owner that a reader has seen. A listing may miss a name that is just being moved.
+pub(crate) type Heartbeats = BTreeMap<String, Heartbeat>;
+
 impl Heartbeat {
-    /// Writes the next beat.
-    pub fn beat(&mut self, store: &mut dyn Store, owner: &str) -> Result<()> {
-        self.beat += 1;
-        store.hint(&paths::heartbeat(owner), &crate::segment::to_json(self))
+    /// The heart of an incarnation, before its first beat.
+    pub fn of(incarnation: u64) -> Self {
+        Self { incarnation, ..Self::default() }
     }
 
-    /// Reads another owner's beat; an unreadable hint counts as none.
-    pub fn read(store: &mut dyn Store, owner: &str) -> Result<Option<Self>> {
-        let bytes = store.read(&paths::heartbeat(owner))?;
-        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    /// The next beat. The first one clears away those of earlier incarnations.
+    pub fn beat(&mut self, store: &mut dyn Store, owner: &str) -> Result<()> {
+        if self.path.is_none() {
+            for name in store.list(paths::HEARTBEATS)? {
+                let found = paths::parse_heartbeat(&name);
+                if found.is_some_and(|(other, earlier, ..)| other == owner && earlier < self.incarnation) {
+                    store.remove(&format!("{}/{name}", paths::HEARTBEATS))?;
+                }
+            }
+        }
+        let path = paths::heartbeat(owner, self.incarnation, self.beat + 1, self.version);
+        store.move_hint(self.path.as_deref(), &path)?;
+        self.beat += 1;
+        self.path = Some(path);
+        Ok(())
+    }
+
+    /// Adds to `known` what can be seen of all owners.
+    pub(crate) fn read_all(store: &mut dyn Store, known: &mut Heartbeats) -> Result<()> {
+        for name in store.list(paths::HEARTBEATS)? {
+            let Some((owner, incarnation, beat, version)) = paths::parse_heartbeat(&name) else { continue };
+            let newest = known.entry(owner.to_owned()).or_default();
+            if (incarnation, beat) > (newest.incarnation, newest.beat) {
+                *newest = Self { incarnation, beat, version, path: None };
+            }
+        }
+        Ok(())
     }
 }

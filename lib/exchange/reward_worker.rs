@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::steps::open_steps;
-use crate::{Bytes, ColumnDigest, ColumnRow, Format, Heartbeat, Owner, Result, Store};
+use crate::steps::{Front, open_steps};
+use crate::{Bytes, ColumnDigest, ColumnRow, Control, Format, Heartbeat, Owner, Result, Store};
 use slime_config::paths;
 
 /// Settings of a reward worker.
@@ -34,6 +34,8 @@ pub struct RewardWorkerConfig {
     pub num_workers: u32,
     /// Segments handed out at once.
     pub max_in_flight: usize,
+    /// The run's bound on staleness: so many steps behind the front may be open.
+    pub max_staleness: u64,
     /// Time between heartbeats.
     pub beat_ms: u64,
 }
@@ -52,15 +54,8 @@ pub enum RewardAction {
     Done,
 }
 
-/// After how long a committed step is looked at again: twice as long each time that there is nothing.
-const FIRST_LOOK_MS: u64 = 250;
-const LAST_LOOK_MS: u64 = 30_000;
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Look {
-    next_ms: u64,
-    wait_ms: u64,
-}
+/// Beats after which a worker looks at what the builder refused.
+const RARE_BEATS: u64 = 2;
 
 /// The machine.
 #[derive(Debug, Clone)]
@@ -70,10 +65,10 @@ pub struct RewardWorker<F: Format> {
     pub(crate) owner: Owner,
     beat: Heartbeat,
     next_beat_ms: u64,
+    next_rare_ms: u64,
+    front: Front,
     /// Segments that need no scoring: a column over them exists, or they are broken.
     done: BTreeSet<String>,
-    /// When committed steps are looked at again.
-    looks: BTreeMap<u64, Look>,
     /// Column files with the segment each is about; those the builder refused are taken out.
     columns: BTreeMap<String, Option<String>>,
     in_flight: BTreeSet<String>,
@@ -89,20 +84,18 @@ impl<F: Format> RewardWorker<F> {
     /// Claims the next incarnation.
     pub fn start(store: &mut dyn Store, config: RewardWorkerConfig, format: F) -> Result<Self> {
         let owner = Owner::claim(store, &paths::worker(&config.column, config.index))?;
-        let mut dirs = Vec::new();
-        for step in open_steps(store)? {
-            let dir = paths::column(&config.column, step);
-            dirs.extend(store.list(&dir)?.iter().map(|writer| format!("{dir}/{writer}")));
-        }
-        owner.sweep(store, dirs)?;
+        let dirs = open_steps(store)?.into_iter().map(|step| paths::column(&config.column, step));
+        owner.sweep(store, dirs.collect())?;
+        let front = Front::find(store)?;
         Ok(Self {
             config,
             format,
-            beat: Heartbeat { incarnation: owner.incarnation, ..Heartbeat::default() },
+            beat: Heartbeat::of(owner.incarnation),
             owner,
             next_beat_ms: 0,
+            next_rare_ms: 0,
+            front,
             done: BTreeSet::new(),
-            looks: BTreeMap::new(),
             columns: BTreeMap::new(),
             in_flight: BTreeSet::new(),
             scored: Vec::new(),
@@ -123,87 +116,90 @@ impl<F: Format> RewardWorker<F> {
         self.is_draining = true;
     }
 
+    /// Whether it ends, or has ended, before the run is over.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
     /// One round: seal what is scored, hand out what is new.
     pub fn poll(&mut self, store: &mut dyn Store) -> Result<Vec<RewardAction>> {
-        self.owner.check(store)?;
-        if store.now_ms() >= self.next_beat_ms {
+        let now_ms = store.now_ms();
+        if now_ms >= self.next_beat_ms {
+            self.owner.check(store)?;
             self.beat.beat(store, &self.owner.name)?;
-            self.next_beat_ms = store.now_ms() + self.config.beat_ms;
+            self.next_beat_ms = now_ms + self.config.beat_ms;
         }
         self.seal_scored(store)?;
-        if self.is_draining || store.exists(paths::DONE)? {
+        let control = Control::read(store)?;
+        self.is_draining |= control.is_stopping;
+        if self.is_draining || control.is_done {
             return Ok(vec![RewardAction::Done]);
         }
-        for step in open_steps(store)?.into_iter().rev() {
-            let now_ms = store.now_ms();
-            if self.looks.get(&step).is_some_and(|look| now_ms < look.next_ms) {
-                continue;
+        let before = self.front.step;
+        let mut seen = self.front.advance(store)?;
+        if self.front.step > before {
+            self.forget_old();
+        }
+        let open = self.front.step + 1..=self.front.step + self.config.max_staleness;
+        for step in self.front.outstanding.iter().copied().chain(open) {
+            if seen.iter().all(|(known, _)| *known != step) {
+                seen.push((step, store.list(&paths::step(step))?));
             }
-            let folders = store.list(&paths::step(step))?;
-            self.read_columns(store, step)?;
-            let unscored = self.unscored(store, step, &folders)?;
-            // A committed step may still get groups that a later one takes, but hardly ever.
-            let is_committed = folders.iter().any(|name| paths::manifest(step).ends_with(name.as_str()));
-            if is_committed && unscored.is_empty() {
-                let look = self.looks.entry(step).or_default();
-                look.wait_ms = (2 * look.wait_ms).clamp(FIRST_LOOK_MS, LAST_LOOK_MS);
-                look.next_ms = now_ms + look.wait_ms;
-            } else {
-                self.looks.remove(&step);
+        }
+        seen.retain(|(step, _)| *step >= self.front.step || self.front.outstanding.contains(step));
+        seen.sort();
+        if now_ms >= self.next_rare_ms {
+            let is_first = self.next_rare_ms == 0;
+            for (step, _) in &seen {
+                self.read_columns(store, *step, is_first)?;
             }
-            for path in unscored {
-                let is_mine = xxh3_64(path.as_bytes()) % u64::from(self.config.num_workers)
-                    == u64::from(self.config.index);
-                if !is_mine || self.in_flight.len() >= self.config.max_in_flight {
-                    continue;
-                }
-                if let Some(bytes) = store.read(&path)? {
-                    if self.format.digest(&bytes).is_err() {
-                        // The builder says so and asks for its groups again.
-                        self.done.insert(path);
-                        continue;
-                    }
-                    self.in_flight.insert(path.clone());
-                    self.actions.push(RewardAction::Score { segment: path, bytes });
-                }
-            }
+            self.next_rare_ms = now_ms + RARE_BEATS * self.config.beat_ms;
+        }
+        for (step, names) in seen {
+            self.hand_out(store, step, &names)?;
         }
         Ok(std::mem::take(&mut self.actions))
     }
 
-    fn unscored(&self, store: &mut dyn Store, step: u64, folders: &[String]) -> Result<Vec<String>> {
-        let mut segments = Vec::new();
-        for folder in folders {
-            if !folder.starts_with("replica-") {
+    /// Hands out what is new of the own share in the folder of a step.
+    fn hand_out(&mut self, store: &mut dyn Store, step: u64, names: &[String]) -> Result<()> {
+        for name in names.iter().filter(|name| paths::parse_segment(name).is_some()) {
+            if self.in_flight.len() >= self.config.max_in_flight {
+                break;
+            }
+            let path = format!("{}/{name}", paths::step(step));
+            let is_mine =
+                xxh3_64(path.as_bytes()) % u64::from(self.config.num_workers) == u64::from(self.config.index);
+            if !is_mine || self.done.contains(&path) || self.in_flight.contains(&path) {
                 continue;
             }
-            let dir = format!("{}/{folder}", paths::step(step));
-            for name in store.list(&dir)? {
-                let path = format!("{dir}/{name}");
-                let is_new = !self.done.contains(&path) && !self.in_flight.contains(&path);
-                if is_new && paths::parse_sequence(&name).is_some() {
-                    segments.push(path);
-                }
+            let Some(bytes) = store.read(&path)? else { continue };
+            if self.format.digest(&bytes).is_err() {
+                // The builder says so and asks for its groups again.
+                self.done.insert(path);
+                continue;
             }
+            self.in_flight.insert(path.clone());
+            self.actions.push(RewardAction::Score { segment: path, bytes });
         }
-        Ok(segments)
+        Ok(())
     }
 
-    /// Learns what earlier incarnations and other workers computed, and what of all that the builder refused.
-    fn read_columns(&mut self, store: &mut dyn Store, step: u64) -> Result<()> {
+    /// Learns what earlier incarnations and (at first, since the shares may have been others) other workers computed,
+    /// and what of it the builder refused.
+    fn read_columns(&mut self, store: &mut dyn Store, step: u64, is_first: bool) -> Result<()> {
         let dir = paths::column(&self.config.column, step);
-        for writer in store.list(&dir)? {
-            for file in store.list(&format!("{dir}/{writer}"))? {
-                let path = format!("{dir}/{writer}/{file}");
-                if let Some(refused) = paths::parse_quarantine(&path) {
-                    self.forget_column(refused);
-                } else if !self.columns.contains_key(&path) {
-                    let Some(bytes) = store.read(&path)? else { continue };
-                    let column = self.format.column(&self.config.column, &bytes);
-                    let segment = column.ok().map(|column| column.segment);
-                    self.done.extend(segment.clone());
-                    self.columns.insert(path, segment);
-                }
+        for file in store.list(&dir)? {
+            let path = format!("{dir}/{file}");
+            let is_own = paths::parse_column_file(&file).is_some_and(|own| own.index == self.config.index);
+            if let Some(refused) = paths::parse_quarantine(&path) {
+                self.forget_column(refused);
+            } else if (is_own || is_first) && !self.columns.contains_key(&path) {
+                let Some(bytes) = store.read(&path)? else { continue };
+                let column = self.format.column(&self.config.column, &bytes);
+                let segment = column.ok().map(|column| column.segment);
+                self.done.extend(segment.clone());
+                self.columns.insert(path, segment);
             }
         }
         Ok(())
@@ -219,10 +215,19 @@ impl<F: Format> RewardWorker<F> {
         }
     }
 
+    /// Nobody asks any more for what lies behind the front and is not outstanding.
+    fn forget_old(&mut self) {
+        let oldest = self.front.outstanding.first().copied().unwrap_or(self.front.step);
+        let (segment, column) = (paths::step(oldest), paths::column(&self.config.column, oldest));
+        self.done.retain(|path| *path >= segment);
+        self.columns.retain(|path, _| *path >= column);
+    }
+
     fn seal_scored(&mut self, store: &mut dyn Store) -> Result<()> {
         loop {
             // A failed seal is repeated with the same name and bytes, since it may have been done.
             if let Some((path, bytes)) = &self.writing {
+                self.owner.check(store)?;
                 store.seal(path, bytes)?;
                 self.writing = None;
             }

@@ -61,37 +61,80 @@ pub(super) struct Asked {
     pub place: Option<Physical>,
 }
 
+/// Assignment files by builder and number: step and path.
+type Files = BTreeMap<(u64, u64), (u64, String)>;
+
 /// The bytes of an assignment file.
 pub(crate) fn encode_assignment(is_reset: bool, ops: Vec<Op>) -> Vec<u8> {
     to_json(&Assignment { is_reset, ops })
 }
 
 impl<F: Format> Replica<F> {
-    /// Reads the newest builder's assignment files, dense in their numbers, from its newest reset on.
-    pub(super) fn follow(&mut self, store: &mut dyn Store) -> Result<()> {
-        let builders = store.list(&paths::owner(BUILDER))?;
-        let newest_builder = builders.iter().filter_map(|name| paths::parse_number(name)).max().unwrap_or(0);
-        let low_step = if newest_builder == self.builder { self.low_step } else { 0 };
-        let mut files = BTreeMap::new();
-        for step in open_steps(store)?.into_iter().filter(|step| *step >= low_step) {
-            let dir = paths::assignments(step, self.config.index);
-            for name in store.list(&dir)? {
-                if let Some(number) = paths::parse_sequence(&name) {
-                    files.insert(number, (step, format!("{dir}/{name}")));
-                }
+    /// Reads the newest builder's assignment files, dense in their numbers, from its newest reset on. A builder asks in
+    /// the folder of the front; what shows up late in one behind it is found when a number is missing, and rarely
+    /// (`is_rare`) in any case.
+    pub(super) fn follow(&mut self, store: &mut dyn Store, is_rare: bool) -> Result<()> {
+        let mut files = Files::new();
+        let mut front = self.front.clone();
+        let seen = front.advance(store)?;
+        let first_seen = self.front.step;
+        for (step, names) in seen {
+            self.add_own(&mut files, step, names);
+        }
+        self.find_reset(store, &files)?;
+        let next = (self.builder, self.next_assignment);
+        let is_ahead = files.keys().next_back().is_some_and(|newest| *newest >= next);
+        let misses_one = is_ahead && !files.contains_key(&next);
+        if is_rare || misses_one {
+            let builders = store.list(&paths::owner(BUILDER))?;
+            let newest_builder = builders.iter().filter_map(|name| paths::parse_number(name)).max();
+            // A builder that starts may not have seen all manifests.
+            let is_known = newest_builder == Some(self.builder) && !misses_one;
+            let behind = if is_known { (self.low_step..first_seen).collect() } else { open_steps(store)? };
+            for step in behind.into_iter().filter(|step| *step < first_seen) {
+                let names = store.list(&paths::step(step))?;
+                self.add_own(&mut files, step, names);
+            }
+            self.find_reset(store, &files)?;
+        }
+        self.obey_next(store, &files)?;
+        if is_rare {
+            // What was asked in a folder that was left behind the last time has shown up by now.
+            self.low_step = self.low_step.max(self.rare_step);
+            self.rare_step = first_seen;
+        }
+        self.front = front;
+        Ok(())
+    }
+
+    fn add_own(&self, files: &mut Files, step: u64, names: Vec<String>) {
+        for name in names {
+            if let Some(found) = paths::parse_assignment(&name)
+                && found.index == self.config.index
+            {
+                let path = format!("{}/{name}", paths::step(step));
+                files.insert((found.incarnation, found.seq), (step, path));
             }
         }
-        if let Some(&(newest, _)) = files.keys().next_back()
-            && newest > self.builder
-        {
-            for (&(builder, seq), (_, path)) in files.range((newest, 0)..).rev() {
-                let Some(bytes) = store.read(path)? else { continue };
-                if from_json::<Assignment>(path, &bytes)?.is_reset {
-                    (self.builder, self.next_assignment) = (builder, seq);
-                    break;
-                }
+    }
+
+    /// Goes over to a newer builder, once it has said from where on.
+    fn find_reset(&mut self, store: &mut dyn Store, files: &Files) -> Result<()> {
+        let Some(&(newest, _)) = files.keys().next_back() else { return Ok(()) };
+        if newest <= self.builder {
+            return Ok(());
+        }
+        for (&(builder, seq), (_, path)) in files.range((newest, 0)..).rev() {
+            let Some(bytes) = store.read(path)? else { continue };
+            if from_json::<Assignment>(path, &bytes)?.is_reset {
+                (self.builder, self.next_assignment) = (builder, seq);
+                break;
             }
         }
+        Ok(())
+    }
+
+    fn obey_next(&mut self, store: &mut dyn Store, files: &Files) -> Result<()> {
         while let Some((step, path)) = files.get(&(self.builder, self.next_assignment)) {
             let Some(bytes) = store.read(path)? else { break };
             let assignment: Assignment = from_json(path, &bytes)?;

@@ -25,12 +25,16 @@ use std::collections::BTreeMap;
 
 use slime_config::paths::{self, Physical};
 
-use crate::steps::open_steps;
-use crate::{Format, Heartbeat, Lineage, Owner, Result, Store};
+use crate::steps::{Front, open_steps};
+use crate::{Control, Format, Heartbeat, Lineage, Owner, Result, Store};
 use assignment::Asked;
 pub(crate) use assignment::encode_assignment;
 pub use assignment::{Assignment, Op};
 use segments::{Pending, Sealed, Unwritten, sealed_before};
+
+/// Beats after which a replica looks at what hardly ever changes: epochs, and assignments in folders that it has left
+/// behind.
+const RARE_BEATS: u64 = 5;
 
 /// Settings of a replica.
 #[derive(Debug, Clone)]
@@ -100,10 +104,17 @@ pub struct Replica<F: Format> {
     pub(crate) owner: Owner,
     beat: Heartbeat,
     next_beat_ms: u64,
+    next_rare_ms: u64,
+    /// When there was last a group to generate.
+    worked_ms: u64,
     lineage: Lineage,
+    front: Front,
     builder: u64,
     next_assignment: u64,
+    /// Assignments that are not obeyed yet lie in this step or later ones.
     low_step: u64,
+    /// The front when folders behind it were last looked into.
+    rare_step: u64,
     asked: BTreeMap<GroupId, Asked>,
     running: BTreeMap<GroupId, Running>,
     finished: Vec<(GroupId, u32, Vec<F::Row>)>,
@@ -122,20 +133,26 @@ impl<F: Format> Replica<F> {
     /// Claims the next incarnation.
     pub fn start(store: &mut dyn Store, config: ReplicaConfig, format: F) -> Result<Self> {
         let owner = Owner::claim(store, &paths::replica(config.index))?;
-        let dirs = open_steps(store)?.into_iter().map(|step| paths::segments(step, config.index)).collect();
-        owner.sweep(store, dirs)?;
-        let beat = Heartbeat { incarnation: owner.incarnation, ..Heartbeat::default() };
-        let sealed = sealed_before(store, &config, &format)?;
+        let open = open_steps(store)?;
+        owner.sweep(store, open.iter().copied().map(paths::step).collect())?;
+        let beat = Heartbeat::of(owner.incarnation);
+        let front = Front::find(store)?;
+        let is_live = |step: &u64| *step >= front.step || front.outstanding.contains(step);
+        let sealed = sealed_before(store, open.into_iter().filter(is_live), &config, &format)?;
         Ok(Self {
             config,
             format,
             owner,
             beat,
             next_beat_ms: 0,
+            next_rare_ms: 0,
+            worked_ms: 0,
             lineage: Lineage::default(),
+            front,
             builder: 0,
             next_assignment: 0,
             low_step: 0,
+            rare_step: 0,
             asked: BTreeMap::new(),
             running: BTreeMap::new(),
             finished: Vec::new(),
@@ -178,6 +195,11 @@ impl<F: Format> Replica<F> {
         self.is_draining = true;
     }
 
+    /// Whether it ends, or has ended, before the run is over.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
     /// The version the engine holds.
     pub fn loaded(&self) -> Option<Physical> {
         self.loaded
@@ -191,23 +213,38 @@ impl<F: Format> Replica<F> {
     /// One round: beat, read, seal, then say what to do.
     pub fn poll(&mut self, store: &mut dyn Store) -> Result<Vec<ReplicaAction>> {
         self.finish_writing(store)?;
-        self.owner.check(store)?;
-        if store.now_ms() >= self.next_beat_ms {
+        let now_ms = store.now_ms();
+        let is_beat = now_ms >= self.next_beat_ms;
+        if is_beat {
+            self.owner.check(store)?;
             self.beat.version = self.loaded.map(|place| place.version);
             self.beat.beat(store, &self.owner.name)?;
-            self.next_beat_ms = store.now_ms() + self.config.beat_ms;
+            self.next_beat_ms = now_ms + self.config.beat_ms;
         }
-        self.lineage.refresh(store)?;
+        // What ends it may come at once when it has just become idle; else once a beat is enough.
+        if !self.running.is_empty() {
+            self.worked_ms = now_ms;
+        }
+        let is_newly_idle = self.running.is_empty() && now_ms < self.worked_ms + self.config.beat_ms;
+        let control = if is_beat || is_newly_idle { Control::read(store)? } else { Control::default() };
+        self.is_draining |= control.is_stopping;
+        let is_rare = now_ms >= self.next_rare_ms;
         if !self.is_draining {
-            self.follow(store)?;
+            self.follow(store, is_rare)?;
+        }
+        if is_rare {
+            self.lineage.refresh(store)?;
+            self.next_rare_ms = now_ms + RARE_BEATS * self.config.beat_ms;
+        } else if self.needs_versions() {
+            self.lineage.refresh_versions(store)?;
         }
         if self.loaded.is_some_and(|place| !self.lineage.is_on_line(place)) {
             self.loaded = None;
         }
-        self.keep_finished(store.now_ms());
+        self.keep_finished(now_ms);
         self.seal_due(store)?;
         self.cancel_unasked();
-        if self.is_draining || store.exists(paths::DONE)? {
+        if self.is_draining || control.is_done {
             if self.pending.is_empty() {
                 self.actions.push(ReplicaAction::Done);
             }

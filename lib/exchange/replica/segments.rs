@@ -6,7 +6,6 @@ use slime_config::paths;
 use slime_record::SampleId;
 
 use super::{GroupId, Replica, ReplicaConfig};
-use crate::steps::open_steps;
 use crate::{Format, Result, SegmentHeader, Store};
 
 /// The segment of each group that is sealed, by attempt; none while it is being filled.
@@ -70,8 +69,7 @@ impl<F: Format> Replica<F> {
                 replica: self.config.index,
                 incarnation: self.owner.incarnation,
             };
-            let name = paths::segment_name(self.owner.incarnation, self.next_segment);
-            let path = format!("{}/{name}", paths::segments(step, self.config.index));
+            let path = paths::segment(step, self.config.index, self.owner.incarnation, self.next_segment);
             self.next_segment += 1;
             let Some(pending) = self.pending.remove(&(step, epoch)) else { continue };
             for key in pending.groups {
@@ -86,6 +84,7 @@ impl<F: Format> Replica<F> {
     /// A failed seal is repeated with the same name and bytes, since it may have been done.
     pub(super) fn finish_writing(&mut self, store: &mut dyn Store) -> Result<()> {
         if let Some(Unwritten { path, header, rows }) = &self.writing {
+            self.owner.check(store)?;
             store.seal_with(path, &mut |out| self.format.write(header, rows, out))?;
             self.writing = None;
         }
@@ -96,13 +95,17 @@ impl<F: Format> Replica<F> {
 /// What earlier incarnations of this replica sealed; the builder adopts it, so it is not generated again.
 pub(super) fn sealed_before<F: Format>(
     store: &mut dyn Store,
+    steps: impl Iterator<Item = u64>,
     config: &ReplicaConfig,
     format: &F,
 ) -> Result<Sealed> {
     let mut sealed = Sealed::new();
-    for step in open_steps(store)? {
-        let dir = paths::segments(step, config.index);
+    for step in steps {
+        let dir = paths::step(step);
         for name in store.list(&dir)? {
+            if paths::parse_segment(&name).is_none_or(|segment| segment.index != config.index) {
+                continue;
+            }
             let path = format!("{dir}/{name}");
             if let Some(bytes) = store.read(&path)?
                 && let Ok(digest) = format.digest(&bytes)

@@ -4,6 +4,14 @@ use super::{Replica, ReplicaAction, Running};
 use crate::Format;
 
 impl<F: Format> Replica<F> {
+    /// Whether a group wants weights that may have been published since the versions were listed.
+    pub(super) fn needs_versions(&self) -> bool {
+        self.asked.values().any(|asked| match asked.place {
+            Some(place) => !self.lineage.is_on_line(place) || self.lineage.locate(place.version).is_none(),
+            None => true,
+        })
+    }
+
     pub(super) fn cancel_unasked(&mut self) {
         let (asked, lineage, actions) = (&self.asked, &self.lineage, &mut self.actions);
         self.running.retain(|&(step, group), running| {

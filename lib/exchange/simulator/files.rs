@@ -176,6 +176,7 @@ struct Log {
     next: usize,
     stop: Option<Stop>,
     is_immune: bool,
+    has_changed: bool,
 }
 
 /// Why a process stopped inside a call.
@@ -199,6 +200,11 @@ impl SimFiles {
     pub fn thaw(&self) {
         let mut log = self.log.borrow_mut();
         (log.next, log.stop, log.is_immune) = (0, None, true);
+    }
+
+    /// Whether the poll has changed anything so far.
+    pub fn has_changed(&self) -> bool {
+        self.log.borrow().has_changed
     }
 
     pub fn stopped(&self) -> Option<Stop> {
@@ -254,6 +260,7 @@ impl SimFiles {
             return Err(Self::fail(Failure::Full, path));
         }
         log.is_immune = false;
+        log.has_changed |= is_change;
         let outcome = if world.happens(chances.stale) { Err(Failure::Stale) } else { live(&mut world) };
         let logged = match &outcome {
             Ok(value) => Outcome::Done(Rc::new(value.clone())),
@@ -301,7 +308,7 @@ impl RawFiles for SimFiles {
         let process = self.process;
         self.call(to, true, |world| {
             let Some(entry) = world.names.remove(from) else { return Err(Failure::Pruned) };
-            let is_data = (to.contains("/replica-") && !to.contains("/assign/")) || to.starts_with("column/");
+            let is_data = to.contains("/replica-") || to.starts_with("column/");
             if is_data && !world.names.contains_key(to) && world.is_first_mistake(to) {
                 let bytes = world.inodes[entry.inode].bytes.to_vec();
                 world.inodes[entry.inode].bytes = bytes[..bytes.len() / 2].to_vec().into();

@@ -8,7 +8,7 @@ use super::files::World;
 use super::oracle::Oracle;
 use super::plan::Plan;
 use super::process::{Process, Role, Turn};
-use crate::idle::{BUSY_POLL, pause};
+use crate::idle::{NUM_COSTS, busy_pause, pause};
 
 /// What one call costs its caller, on a parallel filesystem under load.
 const CALL_MS: f64 = 1.0;
@@ -23,16 +23,21 @@ struct Actor {
     number: u32,
     next_ms: u64,
     since_ms: u64,
+    /// Calls of the last polls.
+    costs: [u64; NUM_COSTS],
     is_over: bool,
 }
 
 impl Actor {
     /// When the tool looks again: a replica at work keeps polling, a trainer or worker at work does not.
     fn wake_ms(&self, now_ms: u64) -> u64 {
-        let idle_ms = now_ms + pause(Duration::from_millis(now_ms - self.since_ms)).as_millis() as u64;
+        let cost = Duration::from_secs_f64(
+            self.costs.iter().copied().min().unwrap_or_default() as f64 * CALL_MS / 1e3,
+        );
+        let idle_ms = now_ms + pause(Duration::from_millis(now_ms - self.since_ms), cost).as_millis() as u64;
         match (self.process.role, self.process.next_work_ms()) {
             (_, None) | (Role::Builder, _) => idle_ms,
-            (Role::Replica(_), Some(_)) => now_ms + BUSY_POLL.as_millis() as u64,
+            (Role::Replica(_), Some(_)) => now_ms + busy_pause(cost).as_millis() as u64,
             (_, Some(done_ms)) => done_ms.max(now_ms + 1),
         }
     }
@@ -46,7 +51,14 @@ fn metadata_of_256_gpus_takes_less_than_a_hundredth_of_a_step() {
     let mut actors: Vec<Actor> = Vec::new();
     for (number, role) in (1..).zip(plan.roles()) {
         let process = Process::start(&world, number, role, &plan).unwrap().unwrap();
-        actors.push(Actor { process, number, next_ms: 0, since_ms: 0, is_over: false });
+        actors.push(Actor {
+            process,
+            number,
+            next_ms: 0,
+            since_ms: 0,
+            costs: [0; NUM_COSTS],
+            is_over: false,
+        });
     }
     while let Some(index) =
         (0..actors.len()).filter(|i| !actors[*i].is_over).min_by_key(|i| actors[*i].next_ms)
@@ -55,11 +67,16 @@ fn metadata_of_256_gpus_takes_less_than_a_hundredth_of_a_step() {
         let now_ms = actor.next_ms.max(world.borrow().now_ms);
         world.borrow_mut().now_ms = now_ms;
         let num_works = actor.process.num_works();
+        let num_calls = |world: &World| world.calls.get(&actor.number).copied().unwrap_or_default();
+        let before = num_calls(&world.borrow());
         match actor.process.turn(&world, &plan, &mut oracle).unwrap() {
             Turn::Finished => actor.is_over = true,
             Turn::Alive => {}
             Turn::Gone | Turn::Frozen => panic!("an accident"),
         }
+        let cost = num_calls(&world.borrow()) - before;
+        actor.costs.rotate_right(1);
+        actor.costs[0] = cost;
         if actor.process.role == Role::Builder {
             oracle.watch(&world.borrow());
         }

@@ -108,7 +108,7 @@ impl Plan {
             num_replicas: 32,
             max_in_flight: 8,
             lease_ms: 60_000,
-            beat_ms: 1000,
+            beat_ms: 2000,
             eval_interval: 0,
             ..plan.builder
         };
@@ -120,7 +120,7 @@ impl Plan {
             num_replicas: 32,
             visibility_ms: 60_000,
             eval_interval: 0,
-            beat_ms: 1000,
+            beat_ms: 2000,
             ..plan.trainer
         };
         plan.num_workers = 8;
@@ -151,6 +151,7 @@ impl Plan {
             index,
             num_workers: self.num_workers,
             max_in_flight: 4,
+            max_staleness: self.builder.max_staleness,
             beat_ms: self.builder.beat_ms,
         }
     }

@@ -125,10 +125,6 @@ impl Process {
                 return Ok(Turn::Gone);
             }
             self.files.begin();
-            if !self.is_drained && self.store.exists(paths::STOP).is_ok_and(|is_stopping| is_stopping) {
-                self.drain();
-            }
-            self.files.begin();
         }
         let before = (self.machine.clone(), self.store.clone());
         let num_trained = self.num_in_training();
@@ -142,7 +138,8 @@ impl Process {
             None => {}
         }
         if outcome.is_ok() && !is_thawed {
-            self.check_fenced(&world.borrow());
+            let slack_ms = if self.files.has_changed() { 0 } else { plan.builder.beat_ms };
+            self.check_fenced(&world.borrow(), slack_ms);
             let is_seen = |path| {
                 let created_ms = world.borrow().created_ms(path);
                 created_ms.is_some_and(|ms| world.borrow().now_ms > ms + VISIBILITY_MS)
@@ -185,8 +182,8 @@ impl Process {
         self.works.iter().filter(|(_, work)| matches!(work, Work::Trained(_))).count()
     }
 
-    /// After a whole poll: nobody works on once its successor can be seen.
-    fn check_fenced(&self, world: &World) {
+    /// After a whole poll: nobody changes anything once its successor can be seen, and ends within `slack_ms`.
+    fn check_fenced(&self, world: &World, slack_ms: u64) {
         let (dir, mine) = match &self.machine {
             Machine::Builder(builder) => (paths::owner(&builder.owner.name), builder.owner.incarnation),
             Machine::Trainer(trainer) => (paths::EPOCHS.to_owned(), trainer.epoch()),
@@ -194,7 +191,7 @@ impl Process {
             Machine::Reward(worker) => (paths::owner(&worker.owner.name), worker.owner.incarnation),
         };
         if let Some(since_ms) = world.superseded_ms(&dir, mine) {
-            let is_hidden = world.now_ms < since_ms + VISIBILITY_MS;
+            let is_hidden = world.now_ms < since_ms + VISIBILITY_MS + slack_ms;
             assert!(is_hidden, "{dir}: {mine} goes on after its successor started at {since_ms} ms");
         }
     }
@@ -328,6 +325,7 @@ impl Process {
                             if is_complete {
                                 oracle.check_end(plan, &self.consumed);
                             }
+                            self.is_drained |= !is_complete;
                             is_done = true;
                         }
                     }

@@ -89,6 +89,7 @@ struct Run<'a> {
 }
 
 /// What is drawn for one turn.
+#[expect(clippy::struct_excessive_bools, reason = "the accidents are independent")]
 struct Luck {
     now_ms: u64,
     pick: usize,

@@ -17,6 +17,14 @@ impl<F: Format> StepBuilder<F> {
             if self.config.order == Order::Arrival {
                 self.expire();
             }
+            if self.take().is_none() {
+                return Ok(());
+            }
+            self.owner.check(store)?;
+            self.lineage.refresh(store)?;
+            if self.config.order == Order::Arrival {
+                self.expire();
+            }
             let Some(taken) = self.take() else { return Ok(()) };
             let manifest = self.manifest(&taken);
             if store.commit(&paths::manifest(self.step), &to_json(&manifest))? == Commit::Lost {

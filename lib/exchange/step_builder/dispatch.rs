@@ -37,11 +37,17 @@ impl ReplicaView {
 }
 
 impl<F: Format> StepBuilder<F> {
+    /// Whether a replica is silent, which may come to life at any moment.
+    pub(super) fn lacks_replicas(&self) -> bool {
+        self.replicas.iter().any(|view| !view.is_alive)
+    }
+
     /// Times heartbeats by the own clock; a silent replica loses its groups.
     pub(super) fn watch_replicas(&mut self, store: &mut dyn Store) -> Result<()> {
+        Heartbeat::read_all(store, &mut self.heartbeats)?;
+        let now_ms = store.now_ms();
         for index in 0..self.config.num_replicas {
-            let heartbeat = Heartbeat::read(store, &paths::replica(index))?;
-            let now_ms = store.now_ms();
+            let heartbeat = self.heartbeats.get(&paths::replica(index));
             let view = &mut self.replicas[index as usize];
             if let Some(heartbeat) = heartbeat
                 && (heartbeat.incarnation, heartbeat.beat) > (view.incarnation, view.beat)
@@ -158,6 +164,10 @@ impl<F: Format> StepBuilder<F> {
 
     /// Writes one assignment file for each replica that has something to hear.
     pub(super) fn send(&mut self, store: &mut dyn Store) -> Result<()> {
+        let is_due = |view: &ReplicaView| view.writing.is_some() || view.needs_reset || !view.ops.is_empty();
+        if self.replicas.iter().any(is_due) {
+            self.owner.check(store)?;
+        }
         for index in 0..self.config.num_replicas {
             let held = self.held_by(index);
             let view = &mut self.replicas[index as usize];
@@ -167,8 +177,7 @@ impl<F: Format> StepBuilder<F> {
                     let broken = view.broken.iter().cloned().map(|segment| Op::Broken { segment });
                     ops = broken.chain(held.iter().map(|id| new_op(*id, &self.groups[id]))).collect();
                 }
-                let name = paths::assignment_name(self.owner.incarnation, view.next_seq);
-                let path = format!("{}/{name}", paths::assignments(self.step, index));
+                let path = paths::assignment(self.step, index, self.owner.incarnation, view.next_seq);
                 view.writing = Some((path, encode_assignment(view.needs_reset, ops)));
                 view.needs_reset = false;
                 view.next_seq += 1;

@@ -19,8 +19,12 @@ struct Asked {
 }
 
 impl<F: Format> StepBuilder<F> {
-    /// Adopts every manifest that is there, whoever committed it.
-    pub(super) fn catch_up(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<()> {
+    /// Adopts every manifest that is there, whoever committed it. Gives the names in the folder of the next step.
+    pub(super) fn catch_up(
+        &mut self,
+        store: &mut dyn Store,
+        policy: &mut dyn StepPolicy,
+    ) -> Result<Vec<String>> {
         if !self.is_adopted {
             let steps = store.list(paths::ROLLOUT)?;
             for step in steps.iter().rev().filter_map(|name| paths::parse_number(name)) {
@@ -30,14 +34,19 @@ impl<F: Format> StepBuilder<F> {
                 }
             }
         }
-        while let Some(bytes) = store.read(&paths::manifest(self.step))? {
-            self.apply(from_json(&paths::manifest(self.step), &bytes)?, policy)?;
+        let mut names = Vec::new();
+        while self.step < self.config.num_steps {
+            let path = paths::manifest(self.step);
+            names = store.list(&paths::step(self.step))?;
+            let is_committed = names.iter().any(|name| name == paths::MANIFEST);
+            let Some(bytes) = (if is_committed { store.read(&path)? } else { None }) else { break };
+            self.apply(from_json(&path, &bytes)?, policy)?;
         }
         if !self.is_adopted {
             self.adopt_assignments(store, policy)?;
             self.is_adopted = true;
         }
-        Ok(())
+        Ok(names)
     }
 
     /// Makes a manifest the state to continue from. Own draws that fit it stay, others are given up.
@@ -122,12 +131,11 @@ impl<F: Format> StepBuilder<F> {
     fn adopt_assignments(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<()> {
         let mut files = Vec::new();
         for step in open_steps(store)? {
-            for replica in 0..self.config.num_replicas {
-                let dir = paths::assignments(step, replica);
-                for name in store.list(&dir)? {
-                    if let Some(number) = paths::parse_sequence(&name) {
-                        files.push((number, replica, format!("{dir}/{name}")));
-                    }
+            let dir = paths::step(step);
+            for name in store.list(&dir)? {
+                if let Some(found) = paths::parse_assignment(&name) {
+                    let number = (found.incarnation, found.seq);
+                    files.push((number, found.index, format!("{dir}/{name}")));
                 }
             }
         }

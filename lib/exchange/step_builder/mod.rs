@@ -28,11 +28,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use slime_record::{GroupEntry, Manifest};
 
+use crate::evaluations::Evaluations;
+use crate::owner::Heartbeats;
 use crate::steps::open_steps;
 use crate::{Control, Format, Heartbeat, Lineage, Owner, Result, Store};
 use dispatch::ReplicaView;
 use scan::{Found, SegmentColumns};
 use slime_config::paths::{self, BUILDER, Physical};
+
+/// Beats after which the builder looks at what hardly ever changes or is not needed yet: epochs, and in fixed order the
+/// samples of later steps.
+const RARE_BEATS: u64 = 5;
 
 /// How groups are accepted into steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,6 +174,8 @@ pub struct StepBuilder<F: Format> {
     pub(crate) owner: Owner,
     beat: Heartbeat,
     next_beat_ms: u64,
+    next_watch_ms: u64,
+    next_rare_ms: u64,
     lineage: Lineage,
     /// The next step to commit.
     step: u64,
@@ -183,6 +191,8 @@ pub struct StepBuilder<F: Format> {
     seen_columns: BTreeSet<String>,
     columns: BTreeMap<String, SegmentColumns>,
     replicas: Vec<ReplicaView>,
+    heartbeats: Heartbeats,
+    evaluations: Evaluations,
     evaluating: Option<Physical>,
     evaluated: Vec<Physical>,
     /// Kept over failed polls, so none is lost.
@@ -198,7 +208,6 @@ impl<F: Format> StepBuilder<F> {
         let mut dirs = vec![paths::EVALUATIONS.to_owned()];
         for step in open_steps(store)? {
             dirs.push(paths::step(step));
-            dirs.extend((0..config.num_replicas).map(|replica| paths::assignments(step, replica)));
         }
         for name in store.list(paths::EVALUATIONS)? {
             dirs.extend(paths::parse_physical(&name).map(paths::evaluation));
@@ -206,12 +215,16 @@ impl<F: Format> StepBuilder<F> {
         owner.sweep(store, dirs)?;
         let now_ms = store.now_ms();
         Ok(Self {
-            beat: Heartbeat { incarnation: owner.incarnation, ..Heartbeat::default() },
+            beat: Heartbeat::of(owner.incarnation),
             replicas: (0..config.num_replicas).map(|_| ReplicaView::new(now_ms)).collect(),
+            heartbeats: Heartbeats::new(),
+            evaluations: Evaluations::new(config.eval_interval, config.num_steps),
             config,
             format,
             owner,
             next_beat_ms: 0,
+            next_watch_ms: 0,
+            next_rare_ms: 0,
             lineage: Lineage::default(),
             step: 0,
             cursor: 0,
@@ -252,6 +265,11 @@ impl<F: Format> StepBuilder<F> {
         self.is_draining = true;
     }
 
+    /// Whether it ends, or has ended, before the run is over.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
     /// The evaluation of `place` is written.
     pub fn on_evaluated(&mut self, place: Physical) {
         self.evaluated.push(place);
@@ -259,24 +277,37 @@ impl<F: Format> StepBuilder<F> {
 
     /// One round: read what is new, judge, commit, draw, assign.
     pub fn poll(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<Vec<BuilderAction>> {
-        self.owner.check(store)?;
+        let now_ms = store.now_ms();
+        if now_ms >= self.next_beat_ms {
+            self.owner.check(store)?;
+            self.beat.beat(store, BUILDER)?;
+            self.next_beat_ms = now_ms + self.config.beat_ms;
+        }
+        let control = Control::read(store)?;
+        self.is_draining |= control.is_stopping;
         if self.is_draining {
             return Ok(vec![BuilderAction::Done]);
         }
-        if store.now_ms() >= self.next_beat_ms {
-            self.beat.beat(store, BUILDER)?;
-            self.next_beat_ms = store.now_ms() + self.config.beat_ms;
+        let is_rare = now_ms >= self.next_rare_ms;
+        if is_rare {
+            self.lineage.refresh(store)?;
+        } else {
+            self.lineage.refresh_versions(store)?;
         }
-        self.lineage.refresh(store)?;
-        self.catch_up(store, policy)?;
-        self.watch_replicas(store)?;
+        if now_ms >= self.next_watch_ms || self.lacks_replicas() {
+            self.watch_replicas(store)?;
+            self.next_watch_ms = now_ms + self.config.beat_ms / 2;
+        }
+        let names = self.catch_up(store, policy)?;
         if self.step < self.config.num_steps {
-            self.scan(store)?;
+            self.scan(store, &names, is_rare)?;
             self.judge(store, policy)?;
             self.commit_due(store, policy)?;
         }
+        if is_rare {
+            self.next_rare_ms = now_ms + RARE_BEATS * self.config.beat_ms;
+        }
         self.evaluate_due(store)?;
-        let control = Control::read(store)?;
         let waits_for_evaluation = self.evaluating.is_some() && self.config.max_staleness == 0;
         if self.step < self.config.num_steps && !waits_for_evaluation && !control.is_paused {
             self.draw_due(policy)?;
@@ -291,6 +322,7 @@ impl<F: Format> StepBuilder<F> {
 
     fn evaluate_due(&mut self, store: &mut dyn Store) -> Result<()> {
         while let Some(place) = self.evaluated.first().copied() {
+            self.owner.check(store)?;
             store.commit(&paths::evaluation_done(place), b"{}")?;
             self.evaluated.remove(0);
             if self.evaluating == Some(place) {
@@ -298,37 +330,11 @@ impl<F: Format> StepBuilder<F> {
             }
         }
         if self.evaluating.is_none()
-            && let Some(place) =
-                due_evaluation(store, &self.lineage, self.config.eval_interval, self.config.num_steps)?
+            && let Some(place) = self.evaluations.due(store, &self.lineage)?
         {
             self.evaluating = Some(place);
             self.actions.push(BuilderAction::Evaluate { place });
         }
         Ok(())
     }
-}
-
-/// The oldest published version of the line that is to be evaluated and is not.
-pub(crate) fn due_evaluation(
-    store: &mut dyn Store,
-    lineage: &Lineage,
-    interval: u64,
-    num_steps: u64,
-) -> Result<Option<Physical>> {
-    if interval == 0 {
-        return Ok(None);
-    }
-    let mut done = BTreeSet::new();
-    for name in store.list(paths::EVALUATIONS)? {
-        if let Some(place) = paths::parse_physical(&name)
-            && lineage.is_on_line(place)
-            && store.exists(&paths::evaluation_done(place))?
-        {
-            done.insert(place.version);
-        }
-    }
-    let is_due = |version: u64| version.is_multiple_of(interval) || version == num_steps;
-    Ok(lineage
-        .published()
-        .find(|p| is_due(p.version) && !done.contains(&p.version) && lineage.is_on_line(*p)))
 }

@@ -57,26 +57,45 @@ impl<F: Format> StepBuilder<F> {
         steps
     }
 
-    pub(super) fn scan(&mut self, store: &mut dyn Store) -> Result<()> {
+    /// Reads what was sealed. In fixed order later steps are looked into only rarely (`is_rare`), and when they come
+    /// next. `front` are the names in the folder of the step that comes next.
+    pub(super) fn scan(&mut self, store: &mut dyn Store, front: &[String], is_rare: bool) -> Result<()> {
         for step in self.live_steps() {
-            for replica in 0..self.config.num_replicas {
-                let dir = paths::segments(step, replica);
-                for name in store.list(&dir)? {
-                    let path = format!("{dir}/{name}");
-                    if paths::parse_sequence(&name).is_some() && !self.seen_segments.contains(&path) {
-                        self.read_segment(store, replica, &path)?;
-                    }
-                }
+            if step == self.step {
+                self.scan_segments(store, step, front)?;
+            } else if self.config.order == Order::Arrival || is_rare {
+                let names = store.list(&paths::step(step))?;
+                self.scan_segments(store, step, &names)?;
+            } else {
+                continue;
             }
-            for name in self.config.columns.clone() {
-                let dir = paths::column(&name, step);
-                for writer in store.list(&dir)? {
-                    for file in store.list(&format!("{dir}/{writer}"))? {
-                        let path = format!("{dir}/{writer}/{file}");
-                        if paths::parse_quarantine(&file).is_none() && !self.seen_columns.contains(&path) {
-                            self.read_column(store, &name, &path)?;
-                        }
-                    }
+            let mut groups = self.groups.range((step, 0)..=(step, u32::MAX));
+            if groups.any(|(id, group)| matches!(group.state, State::Waiting) && self.found.contains_key(id))
+            {
+                self.scan_columns(store, step)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_segments(&mut self, store: &mut dyn Store, step: u64, names: &[String]) -> Result<()> {
+        for name in names {
+            let Some(segment) = paths::parse_segment(name) else { continue };
+            let path = format!("{}/{name}", paths::step(step));
+            if segment.index < self.config.num_replicas && !self.seen_segments.contains(&path) {
+                self.read_segment(store, segment.index, &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_columns(&mut self, store: &mut dyn Store, step: u64) -> Result<()> {
+        for name in self.config.columns.clone() {
+            let dir = paths::column(&name, step);
+            for file in store.list(&dir)? {
+                let path = format!("{dir}/{file}");
+                if paths::parse_column_file(&file).is_some() && !self.seen_columns.contains(&path) {
+                    self.read_column(store, &name, &path)?;
                 }
             }
         }
@@ -88,6 +107,7 @@ impl<F: Format> StepBuilder<F> {
         let digest = match self.format.digest(&bytes) {
             Ok(digest) => digest,
             Err(error) => {
+                self.owner.check(store)?;
                 store.quarantine(path, &error.to_string())?;
                 self.seen_segments.insert(path.to_owned());
                 self.give_up_segment(replica, path);
@@ -128,7 +148,10 @@ impl<F: Format> StepBuilder<F> {
                 let columns = self.columns.entry(column.segment).or_default();
                 columns.entry(name.to_owned()).or_default().files.push_back((reference, column.rows));
             }
-            Err(error) => store.quarantine(path, &error.to_string())?,
+            Err(error) => {
+                self.owner.check(store)?;
+                store.quarantine(path, &error.to_string())?;
+            }
         }
         self.seen_columns.insert(path.to_owned());
         Ok(())
@@ -186,6 +209,7 @@ impl<F: Format> StepBuilder<F> {
         let Some(path) = found.files.front().map(|(reference, _)| reference.path.clone()) else {
             return Ok(());
         };
+        self.owner.check(store)?;
         store.quarantine(&path, problem)?;
         found.files.pop_front();
         found.num_refused += 1;

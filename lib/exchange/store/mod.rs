@@ -37,6 +37,10 @@ pub trait Store {
     /// Replaces a small file that is a hint, never truth.
     fn hint(&mut self, path: &str, bytes: &[u8]) -> Result<()>;
 
+    /// Makes the empty file `to`, a hint that its name tells, out of `from`, its writer's former one, with one call where
+    /// that is still there.
+    fn move_hint(&mut self, from: Option<&str>, to: &str) -> Result<()>;
+
     /// Reads a closed file, mapped where possible. `None`: the name does not exist, or not yet for this reader.
     fn read(&mut self, path: &str) -> Result<Option<Bytes>>;
 

@@ -123,6 +123,21 @@ impl<R: RawFiles> Store for SealedStore<R> {
         self.replace(path, &mut all_of(bytes, path), false)
     }
 
+    fn move_hint(&mut self, from: Option<&str>, to: &str) -> Result<()> {
+        if let Some(from) = from {
+            let Err(error) = self.raw.rename(from, to) else { return Ok(()) };
+            // It may have been done all the same, now or at an earlier try.
+            if self.patiently(|raw| raw.num_links(to))?.is_some() {
+                return Ok(());
+            }
+            if self.patiently(|raw| raw.num_links(from))?.is_some() {
+                return Err(error);
+            }
+        }
+        // An empty file is whole as soon as it is there, so it needs no temporary name.
+        self.raw.write_tmp(to, &mut |_| Ok(()))
+    }
+
     fn read(&mut self, path: &str) -> Result<Option<Bytes>> {
         self.patiently(|raw| raw.read(path))
     }

@@ -24,11 +24,16 @@ use std::collections::BTreeMap;
 
 use slime_record::{Epoch, Manifest, Publication};
 
+use crate::evaluations::Evaluations;
 use crate::holder;
+use crate::owner::Heartbeats;
 use crate::segment::{from_json, to_json};
 use crate::store::verify;
 use crate::{Bytes, Commit, Control, Error, Heartbeat, Lineage, Result, Store};
 use slime_config::paths::{self, Physical};
+
+/// How often pruning looks for complete checkpoints in the time that one has to be seen for.
+const PRUNES_PER_VISIBILITY: u64 = 4;
 
 /// Settings of the trainer.
 #[derive(Debug, Clone)]
@@ -118,6 +123,9 @@ pub struct Trainer {
     version: u64,
     last_checkpoint: u64,
     completed: Vec<(Physical, u64)>,
+    next_prune_ms: u64,
+    held: Heartbeats,
+    evaluations: Evaluations,
     oldest_steps: BTreeMap<u64, u64>,
     /// Steps below are pruned, as far as this incarnation knows.
     first_step: u64,
@@ -154,7 +162,7 @@ impl Trainer {
             if again != checkpoint {
                 continue;
             }
-            let folders = [paths::EPOCHS, paths::VERSIONS, paths::ROLLOUT, paths::HEARTBEATS, "control"];
+            let folders = [paths::EPOCHS, paths::VERSIONS, paths::ROLLOUT, paths::CONTROL];
             let mut dirs = folders.map(str::to_owned).to_vec();
             for name in store.list(paths::CHECKPOINTS)? {
                 dirs.extend(paths::parse_physical(&name).map(paths::checkpoint));
@@ -162,13 +170,16 @@ impl Trainer {
             holder::sweep(store, paths::TRAINER, epoch.epoch, &dirs)?;
             return Ok(Self {
                 epoch: epoch.epoch,
-                beat: Heartbeat { incarnation: epoch.epoch, ..Heartbeat::default() },
+                beat: Heartbeat::of(epoch.epoch),
                 next_beat_ms: 0,
                 lineage,
                 phase: Phase::Starting,
                 version: epoch.checkpoint,
                 last_checkpoint: epoch.checkpoint,
                 completed: Vec::new(),
+                next_prune_ms: 0,
+                held: Heartbeats::new(),
+                evaluations: Evaluations::new(config.eval_interval, config.num_steps),
                 oldest_steps: BTreeMap::new(),
                 first_step: 0,
                 wants_save: false,
@@ -262,9 +273,9 @@ impl Trainer {
         self.next_action(store)
     }
 
-    /// Reads what is new of the lineage; errs with [`Error::Fenced`] when a newer epoch can be seen.
+    /// Errs with [`Error::Fenced`] when a newer epoch can be seen.
     fn check_fence(&mut self, store: &mut dyn Store) -> Result<()> {
-        self.lineage.refresh(store)?;
+        self.lineage.refresh_epochs(store)?;
         #[cfg(test)]
         if self.fault == crate::simulator::Fault::SkipFencing {
             return Ok(());
@@ -323,7 +334,10 @@ impl Trainer {
                     store.remove(paths::SAVE)?;
                     self.wants_save = false;
                 }
-                self.prune(store)?;
+                if store.now_ms() >= self.next_prune_ms {
+                    self.prune(store)?;
+                    self.next_prune_ms = store.now_ms() + self.config.visibility_ms / PRUNES_PER_VISIBILITY;
+                }
                 return self.next_step(store, control);
             }
             _ => return Ok(Vec::new()),
@@ -333,12 +347,8 @@ impl Trainer {
 
     fn next_step(&mut self, store: &mut dyn Store, control: Control) -> Result<Vec<TrainerAction>> {
         if self.version == self.config.num_steps {
-            let due = crate::step_builder::due_evaluation(
-                store,
-                &self.lineage,
-                self.config.eval_interval,
-                self.config.num_steps,
-            )?;
+            self.lineage.refresh(store)?;
+            let due = self.evaluations.due(store, &self.lineage)?;
             let is_seen = self.lineage.published().any(|place| place == self.place());
             if due.is_some() || !is_seen {
                 return Ok(self.drain_due());

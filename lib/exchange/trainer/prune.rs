@@ -31,6 +31,7 @@ impl Trainer {
             return Ok(());
         }
         self.check_fence(store)?;
+        self.lineage.refresh(store)?;
         let oldest = settled[num_dropped].version;
         let Some(oldest_step) = self.oldest_step_from(store, oldest)? else { return Ok(()) };
         for place in &settled[..num_dropped] {
@@ -64,19 +65,15 @@ impl Trainer {
         Ok(Some(oldest))
     }
 
-    fn prune_versions(&self, store: &mut dyn Store, checkpoint: u64) -> Result<()> {
+    fn prune_versions(&mut self, store: &mut dyn Store, checkpoint: u64) -> Result<()> {
         let interval = self.config.publish_interval;
         let mut oldest = checkpoint.saturating_sub(self.config.max_staleness).div_ceil(interval) * interval;
+        Heartbeat::read_all(store, &mut self.held)?;
         for replica in 0..self.config.num_replicas {
-            let held = Heartbeat::read(store, &paths::replica(replica))?.and_then(|beat| beat.version);
+            let held = self.held.get(&paths::replica(replica)).and_then(|beat| beat.version);
             oldest = oldest.min(held.unwrap_or(oldest));
         }
-        let due = crate::step_builder::due_evaluation(
-            store,
-            &self.lineage,
-            self.config.eval_interval,
-            self.config.num_steps,
-        )?;
+        let due = self.evaluations.due(store, &self.lineage)?;
         oldest = oldest.min(due.map_or(oldest, |place| place.version));
         let old: Vec<Physical> = self.lineage.published().filter(|place| place.version < oldest).collect();
         for place in old {
