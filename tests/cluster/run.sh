@@ -7,7 +7,7 @@
 #
 # Reads:  SLIME_HOME and SLIME_BIN as sbatch/env.sh does; with --here sbatch/site.env and SBATCH_* say account, partition
 #         and so on; SLIME_TEST_DIR, a folder on the shared filesystem (default runs/cluster-tests, with --here), is
-#         kept; SLIME_TEST_NODES (4)
+#         kept; SLIME_TEST_NODES (4, or as many as there are): cases that need more are skipped
 # Writes: below a folder that is removed again when every case passed
 # Exit:   0 when no case failed, 1 when one did, 69 when no Slurm can be had (then every case counts as skipped)
 set -uo pipefail
@@ -29,7 +29,12 @@ if [ ${#names[@]} -eq 0 ]; then
 fi
 export SLIME_HOME=${SLIME_HOME:-$(cd "$here/../.." && pwd)}
 SLIME_BIN=${SLIME_BIN:-$([ -x "$SLIME_HOME/bin/slime-train" ] && echo "$SLIME_HOME/bin" || echo "$SLIME_HOME/target/release")}
-export SLIME_BIN TEST_NODES=${SLIME_TEST_NODES:-4} TEST_HERE=$is_here
+num_nodes=4
+if [ "$is_here" = 1 ]; then
+    there=$(sinfo -h -N -o %N | sort -u | wc -l)
+    [ "$there" -ge 4 ] || num_nodes=$there
+fi
+export SLIME_BIN TEST_NODES=${SLIME_TEST_NODES:-$num_nodes} TEST_HERE=$is_here
 [ -x "$SLIME_BIN/slime-train" ] || { echo "run: error: no tools in $SLIME_BIN; build first" >&2; exit 66; }
 
 cluster=
