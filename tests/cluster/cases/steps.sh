@@ -11,5 +11,5 @@ for note in trainer.0 trainer.1 builder.0 replica.0 replica.1 reward.0 reward.1;
     ls "$run/attempt-0/rank/$note".*.json >/dev/null || fail "no note of $note"
 done
 grep -qx "SLURM_JOB_ID=$job" "$run/attempt-0/env.txt" || fail "env.txt does not name the job"
-for replica in 0 1; do ls "$run"/rollout/*/replica-$replica/*.arrow >/dev/null || fail "replica $replica generated nothing"; done
+for replica in 0 1; do ls "$run"/rollout/*/replica-$replica.*.arrow >/dev/null || fail "replica $replica generated nothing"; done
 [ -z "$(ls "$run"/attempt-0/failed.* 2>/dev/null)" ] || fail "failure records of a run that did not fail"
