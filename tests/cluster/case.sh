@@ -60,6 +60,7 @@ has_ended() { case $(scontrol -o show job "$1" | sed -n 's/.*JobState=\([A-Z_]*\
 field() { scontrol -o show job "$1" | head -n 1 | tr ' ' '\n' | sed -n "s/^$2=//p" | head -n 1; }
 # ends JOB STATE [SECONDS]: waits for the end of a job and compares.
 ends() {
+    local job= # its end is what is waited for
     until_true "${3:-240}" "the end of job $1" has_ended "$1"
     [ "$(field "$1" JobState)" = "$2" ] || fail "job $1 is $(field "$1" JobState), expected $2"
 }
