@@ -69,7 +69,6 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
             idle.sleep();
             continue;
         }
-        idle.end();
         enter(Section::Step);
         for action in actions {
             match action {
@@ -86,6 +85,7 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
                 }
             }
         }
+        idle.end();
     }
 }
 

@@ -132,7 +132,6 @@ fn lead(
             idle.sleep();
             continue;
         }
-        idle.end();
         for action in actions {
             match action {
                 TrainerAction::Load { checkpoint } => {
@@ -170,6 +169,7 @@ fn lead(
                 }
             }
         }
+        idle.end();
     }
 }
 

@@ -76,3 +76,34 @@ pub(crate) fn pause(waited: Duration, cost: Duration) -> Duration {
 pub(crate) fn busy_pause(cost: Duration) -> Duration {
     (cost * BUSY_COST).clamp(10 * SHORTEST, LONGEST)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_at_once_is_seen_at_once_and_costly_looks_are_rare() {
+        let s = Duration::from_secs;
+        assert_eq!(pause(ms(0), ms(20)), SHORTEST);
+        assert_eq!(pause(ms(100), ms(20)), ms(10), "late by a tenth at most");
+        assert_eq!(pause(s(5), ms(2)), ms(200));
+        assert_eq!(pause(s(5), ms(0)), ms(100), "late by a fiftieth");
+        assert_eq!(pause(s(5000), ms(0)), LONGEST);
+        assert_eq!(busy_pause(ms(0)), ms(50));
+        assert_eq!(busy_pause(s(1)), LONGEST);
+    }
+
+    #[test]
+    fn a_look_that_found_much_does_not_make_looks_costly() {
+        let mut idle = Idle::default();
+        idle.costs = [ms(900), ms(2), ms(3), ms(2)];
+        assert_eq!(idle.cost(), ms(2));
+        idle.begin();
+        idle.polled();
+        assert!(idle.cost() < ms(2) && idle.costs[1] == ms(900), "{idle:?}");
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+}

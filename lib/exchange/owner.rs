@@ -110,3 +110,33 @@ impl Heartbeat {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FsStore;
+
+    #[test]
+    fn a_heart_has_one_name_and_those_of_earlier_incarnations_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = FsStore::open(dir.path()).unwrap();
+        let (mut earlier, mut other) = (Heartbeat::of(1), Heartbeat::of(7));
+        earlier.beat(&mut store, "replica.1").unwrap();
+        other.beat(&mut store, "replica.11").unwrap();
+        let mut heart = Heartbeat::of(2);
+        heart.version = Some(5);
+        for _ in 0..3 {
+            heart.beat(&mut store, "replica.1").unwrap();
+        }
+        let names = ["replica.1.000002.000003.v000005", "replica.11.000007.000001"];
+        assert_eq!(store.list(paths::HEARTBEATS).unwrap(), names);
+        // Somebody cleared it away: it comes back.
+        store.remove(paths::HEARTBEATS).unwrap();
+        heart.beat(&mut store, "replica.1").unwrap();
+        assert_eq!(store.list(paths::HEARTBEATS).unwrap(), ["replica.1.000002.000004.v000005"]);
+        let mut known = Heartbeats::new();
+        Heartbeat::read_all(&mut store, &mut known).unwrap();
+        let seen = &known["replica.1"];
+        assert_eq!((seen.incarnation, seen.beat, seen.version), (2, 4, Some(5)));
+    }
+}

@@ -64,6 +64,8 @@ pub(super) struct Process {
     store: SealedStore<SimFiles>,
     files: SimFiles,
     works: Vec<(u64, Work)>,
+    /// Actions that polls gave and pieces of work that were handed in.
+    num_events: u64,
     /// Steps whose training is in the trainer's weights.
     consumed: Vec<u64>,
     engine: Option<Physical>,
@@ -106,6 +108,7 @@ impl Process {
                 store,
                 files,
                 works: Vec::new(),
+                num_events: 0,
                 consumed: Vec::new(),
                 engine: None,
             })),
@@ -174,8 +177,9 @@ impl Process {
         self.works.iter().map(|(at, _)| *at).min()
     }
 
-    pub fn num_works(&self) -> usize {
-        self.works.len()
+    /// Grows whenever the tool counts as not idle.
+    pub fn num_events(&self) -> u64 {
+        self.num_events
     }
 
     fn num_in_training(&self) -> usize {
@@ -202,6 +206,7 @@ impl Process {
         self.works = later;
         let due: Vec<(u64, Work)> = due;
         for (_, work) in due {
+            self.num_events += 1;
             let outcome = self.finish(work, world);
             match outcome {
                 Err(error) if self.files.stopped().is_some() || is_survivable(&error) => return Ok(false),
@@ -296,6 +301,7 @@ impl Process {
             Machine::Builder(builder) => {
                 let mut policy = plan.policy();
                 for action in builder.poll(&mut self.store, &mut policy)? {
+                    self.num_events += 1;
                     match action {
                         BuilderAction::Committed { .. } => {}
                         BuilderAction::Evaluate { place } => add(&mut self.works, 60, Work::Evaluated(place)),
@@ -305,6 +311,7 @@ impl Process {
             }
             Machine::Trainer(trainer) => {
                 for action in trainer.poll(&mut self.store)? {
+                    self.num_events += 1;
                     match action {
                         TrainerAction::Load { checkpoint } => {
                             add(&mut self.works, 20, Work::Load(checkpoint));
@@ -333,6 +340,7 @@ impl Process {
             }
             Machine::Replica(replica) => {
                 for action in replica.poll(&mut self.store)? {
+                    self.num_events += 1;
                     match action {
                         ReplicaAction::Load { place } => add(&mut self.works, 20, Work::Swap(place)),
                         ReplicaAction::Generate { step, group, attempt, prompt, version } => {
@@ -350,6 +358,7 @@ impl Process {
             }
             Machine::Reward(worker) => {
                 for action in worker.poll(&mut self.store)? {
+                    self.num_events += 1;
                     match action {
                         RewardAction::Score { segment, bytes } => {
                             let rows = SimFormat.digest(&bytes)?.rows;

@@ -174,9 +174,9 @@ pub struct StepBuilder<F: Format> {
     pub(crate) owner: Owner,
     beat: Heartbeat,
     next_beat_ms: u64,
-    next_watch_ms: u64,
     next_rare_ms: u64,
     lineage: Lineage,
+    control: Control,
     /// The next step to commit.
     step: u64,
     cursor: u64,
@@ -223,9 +223,9 @@ impl<F: Format> StepBuilder<F> {
             format,
             owner,
             next_beat_ms: 0,
-            next_watch_ms: 0,
             next_rare_ms: 0,
             lineage: Lineage::default(),
+            control: Control::default(),
             step: 0,
             cursor: 0,
             returned: BTreeSet::new(),
@@ -278,13 +278,17 @@ impl<F: Format> StepBuilder<F> {
     /// One round: read what is new, judge, commit, draw, assign.
     pub fn poll(&mut self, store: &mut dyn Store, policy: &mut dyn StepPolicy) -> Result<Vec<BuilderAction>> {
         let now_ms = store.now_ms();
-        if now_ms >= self.next_beat_ms {
+        let is_beat = now_ms >= self.next_beat_ms;
+        if is_beat {
             self.owner.check(store)?;
             self.beat.beat(store, BUILDER)?;
             self.next_beat_ms = now_ms + self.config.beat_ms;
         }
-        let control = Control::read(store)?;
-        self.is_draining |= control.is_stopping;
+        // Once nothing is left to commit the end of the run may come at once.
+        if is_beat || self.step >= self.config.num_steps {
+            self.control = Control::read(store)?;
+        }
+        self.is_draining |= self.control.is_stopping;
         if self.is_draining {
             return Ok(vec![BuilderAction::Done]);
         }
@@ -294,9 +298,8 @@ impl<F: Format> StepBuilder<F> {
         } else {
             self.lineage.refresh_versions(store)?;
         }
-        if now_ms >= self.next_watch_ms || self.lacks_replicas() {
+        if is_beat || self.lacks_replicas() {
             self.watch_replicas(store)?;
-            self.next_watch_ms = now_ms + self.config.beat_ms / 2;
         }
         let names = self.catch_up(store, policy)?;
         if self.step < self.config.num_steps {
@@ -309,12 +312,12 @@ impl<F: Format> StepBuilder<F> {
         }
         self.evaluate_due(store)?;
         let waits_for_evaluation = self.evaluating.is_some() && self.config.max_staleness == 0;
-        if self.step < self.config.num_steps && !waits_for_evaluation && !control.is_paused {
+        if self.step < self.config.num_steps && !waits_for_evaluation && !self.control.is_paused {
             self.draw_due(policy)?;
             self.assign();
         }
         self.send(store)?;
-        if self.step >= self.config.num_steps && self.evaluating.is_none() && control.is_done {
+        if self.step >= self.config.num_steps && self.evaluating.is_none() && self.control.is_done {
             self.actions.push(BuilderAction::Done);
         }
         Ok(std::mem::take(&mut self.actions))
