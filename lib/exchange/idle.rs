@@ -95,8 +95,7 @@ mod tests {
 
     #[test]
     fn a_look_that_found_much_does_not_make_looks_costly() {
-        let mut idle = Idle::default();
-        idle.costs = [ms(900), ms(2), ms(3), ms(2)];
+        let mut idle = Idle { costs: [ms(900), ms(2), ms(3), ms(2)], ..Idle::default() };
         assert_eq!(idle.cost(), ms(2));
         idle.begin();
         idle.polled();

@@ -67,7 +67,7 @@ pub struct RewardWorker<F: Format> {
     next_beat_ms: u64,
     next_rare_ms: u64,
     front: Front,
-    /// Segments that need no scoring: a column over them exists, or they are broken.
+    /// Segments that need no scoring, since a column over them exists.
     done: BTreeSet<String>,
     /// Column files with the segment each is about; those the builder refused are taken out.
     columns: BTreeMap<String, Option<String>>,
@@ -170,13 +170,13 @@ impl<F: Format> RewardWorker<F> {
             let path = format!("{}/{name}", paths::step(step));
             let is_mine =
                 xxh3_64(path.as_bytes()) % u64::from(self.config.num_workers) == u64::from(self.config.index);
-            if !is_mine || self.done.contains(&path) || self.in_flight.contains(&path) {
+            let is_refused = names.binary_search(&paths::quarantine(name)).is_ok();
+            if !is_mine || is_refused || self.done.contains(&path) || self.in_flight.contains(&path) {
                 continue;
             }
             let Some(bytes) = store.read(&path)? else { continue };
             if self.format.digest(&bytes).is_err() {
-                // The builder says so and asks for its groups again.
-                self.done.insert(path);
+                // Either the builder says so and asks for its groups again, or the writer repairs it at its next try.
                 continue;
             }
             self.in_flight.insert(path.clone());
