@@ -46,7 +46,10 @@ extern "C" fn answer(_signal: libc::c_int) {
 }
 
 /// The stacks of all threads but the calling one, as text; names need the binary's symbols.
-pub fn stacks() -> String {
+///
+/// In a process that shall go on (`is_gentle`) only threads that sleep are asked: one inside a matrix product may not be
+/// interrupted (see [`crate::drain`]).
+pub fn stacks(is_gentle: bool) -> String {
     let _guard = DUMP.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut text = String::new();
     // SAFETY: the handler calls only what it may: atomics and the unwinder.
@@ -63,7 +66,8 @@ pub fn stacks() -> String {
         }
         let name = kernel_word("self", thread, "comm");
         let _ = writeln!(text, "thread {thread} {name}");
-        match is_caught.then(|| ask(thread)).flatten() {
+        let may_ask = is_caught && !(is_gentle && is_running(thread));
+        match may_ask.then(|| ask(thread)).flatten() {
             Some(frames) => frames.into_iter().skip(OWN_FRAMES).for_each(|frame| text += &named(frame)),
             None => text += &kernel_view("self", thread),
         }
@@ -78,6 +82,12 @@ pub fn kernel_stacks(pid: u32) -> String {
         text + &format!("thread {thread} {}\n", kernel_word(&pid, thread, "comm"))
             + &kernel_view(&pid, thread)
     })
+}
+
+/// Whether a thread of this process computes just now.
+fn is_running(thread: libc::pid_t) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('R'))
 }
 
 fn threads_of(pid: &str) -> Vec<libc::pid_t> {
@@ -153,10 +163,10 @@ mod tests {
         let thread = thread.spawn(move || waits_in_a_function_with_this_name(&wait)).unwrap();
         let started = Instant::now();
         // The thread may still be on its way there.
-        while !stacks().contains("waits_in_a_function_with_this_name") {
-            assert!(started.elapsed() < Duration::from_secs(20), "{}", stacks());
+        while !stacks(true).contains("waits_in_a_function_with_this_name") {
+            assert!(started.elapsed() < Duration::from_secs(20), "{}", stacks(true));
         }
-        assert!(stacks().contains("sleeper"), "{}", stacks());
+        assert!(stacks(true).contains("sleeper"), "{}", stacks(true));
         go.send(()).unwrap();
         thread.join().unwrap();
     }

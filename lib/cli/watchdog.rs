@@ -154,7 +154,7 @@ impl Rank {
                 noted = Some(Instant::now());
             }
             if is_asked.swap(false, Ordering::Relaxed) {
-                self.write_stacks("QUIT");
+                self.write_stacks("QUIT", true);
             }
             let section = SECTION.load(Ordering::Relaxed);
             let silent =
@@ -169,9 +169,11 @@ impl Rank {
     #[expect(clippy::exit, reason = "the threads that should end this process hang")]
     fn give_up(&self, section: &str, limit: Duration) -> ! {
         let message = format!("{}: no progress in section {section} for {} s", self.role, limit.as_secs());
-        self.write_stacks(&message);
-        let where_to =
-            self.files.as_ref().map_or("stderr".to_owned(), |files| files.stack.display().to_string());
+        self.write_stacks(&message, false);
+        let where_to = self
+            .files
+            .as_ref()
+            .map_or_else(|| "stderr".to_owned(), |files| files.stack.display().to_string());
         let failure = Failure::new(exit::TIMEOUT, message)
             .with_hint(format!("its stacks are in {where_to}; [watchdog] sets the limits, 0 is none"));
         crate::report("watchdog", &failure);
@@ -180,11 +182,14 @@ impl Rank {
     }
 
     /// The stacks of this process, and the kernel's view of peers on this host that stand still.
-    fn write_stacks(&self, why: &str) {
+    fn write_stacks(&self, why: &str, is_gentle: bool) {
         let mut text = format!("{why}\n{} (process {} on {})\n", self.role, std::process::id(), host());
-        text += &stacks::stacks();
+        text += &stacks::stacks(is_gentle);
         for (role, pid) in self.peers_here() {
-            text += &format!("{role} (process {pid}, seen by the kernel)\n{}", stacks::kernel_stacks(pid));
+            text.extend([format!(
+                "{role} (process {pid}, seen by the kernel)\n{}",
+                stacks::kernel_stacks(pid)
+            )]);
         }
         let written = self.files.as_ref().is_some_and(|files| {
             let file = fs::File::options().create(true).append(true).open(&files.stack);
