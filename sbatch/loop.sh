@@ -21,6 +21,7 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.out
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#SBATCH/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 shopt -s nullglob
 [ $# -ge 1 ] || { echo "usage: loop.sh CONFIG [--set key=value ...]" >&2; exit 64; }
 config=$1

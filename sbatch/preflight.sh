@@ -12,6 +12,7 @@
 #SBATCH --time=00:10:00
 #SBATCH --output=%x-%j.out
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#SBATCH/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 [ $# -eq 2 ] || { echo "usage: preflight.sh RUN FOLDER" >&2; exit 64; }
 run=$1 folder=$2
 . "${SLIME_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/sbatch/env.sh" ||

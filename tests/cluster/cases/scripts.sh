@@ -10,6 +10,10 @@ for script in convert eval loop preflight reward; do
     [ "$code" = 64 ] || fail "$script.sh without arguments ends with $code"
     grep -q '^usage: ' usage.txt || fail "$script.sh: $(cat usage.txt)"
 done
+for script in convert eval loop preflight reward smollm2_1x; do
+    bash "$sbatch/$script.sh" --help >help.txt || fail "$script.sh --help ends with $?"
+    grep -q "sbatch sbatch/$script.sh\|sbatch/$script.sh" help.txt || fail "$script.sh --help: $(cat help.txt)"
+done
 # From another folder, without SLIME_HOME, the hint tells what to do.
 submit --export=NONE --wrap true
 cp "$sbatch/loop.sh" elsewhere.sh
