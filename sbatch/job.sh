@@ -133,6 +133,10 @@ ended() {
         return
     fi
     say "$role failed with code $status"
+    # What crashed or was killed left no word of its own.
+    if ! compgen -G "$attempt/failed.$role*" >/dev/null; then
+        printf 'code %s\n%s: killed or crashed; see log/%s.log\n' "$status" "$role" "$role" >"$attempt/failed.$role"
+    fi
     # A failure says more than the drain of its partners, which without it would wait for ever.
     case $code in 0 | 75) code=$status ;; esac
     is_ending=$SECONDS

@@ -20,6 +20,7 @@ ends "$job" FAILED
 outcome 0 failed
 [ "$(grep -c 'trainer ended with code 139; starting it again' ./*-"$job".out)" = 3 ] || fail "not three more tries: $(cat ./*-"$job".out)"
 [ ! -d "$run/attempt-1" ] || fail "it was started again"
+grep -q 'trainer: killed or crashed' "$run/attempt-0/failed.trainer" || fail "no word of the crash"
 # 3. A job that never gets as far as a checkpoint: as if its time limit were shorter than a step.
 tiny fruitless run.num_steps=1000000 checkpoint.interval=0
 printf '#!/bin/sh\ncase "$*" in *--follow*) trap "exit 75" USR1 USR2 TERM; while :; do sleep 0.1; done ;; esac\nexec %s "$@"\n' "$bin/slime-rollout" >tools/slime-rollout.new
