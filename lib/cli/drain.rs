@@ -1,8 +1,8 @@
 //! The wish to stop: USR2, USR1 and TERM set a flag that resident tools look at between steps; a second TERM
 //! ends the process at once.
 //!
-//! No thread that computes may run a handler: oneDNN's matrix products on AVX-512 keep the stack pointer in a buffer of
-//! the heap, and the kernel would write the handler's frame over what lies before it. So a thread of their own has them.
+//! No thread that computes runs a handler: caught inside oneDNN's matrix products on AVX-512, signals left a corrupt heap
+//! (these kernels handle the stack pointer themselves), so a thread of their own gets them.
 #![expect(unsafe_code, reason = "chooses the thread that gets signals")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
