@@ -4,7 +4,7 @@
 # Reads: SLIME_MAX_RESTARTS (3: starts of one tool again without progress), SLIME_MAX_FRUITLESS (3: starts of a job again
 #        without a new checkpoint), SLIME_REQUEUE (0: never put the job back into the queue), SLIME_DRAIN_S (900: how
 #        long tools may take to drain when one has failed), SLIME_SILENT_S (600: how long a tool may not be heard of),
-#        SLIME_MPI (pmix: how srun starts ranks)
+#        SLIME_LOOK_S (15: how often that is looked at), SLIME_MPI (pmix: how srun starts ranks)
 # shellcheck shell=bash disable=SC2154
 # By role: process, starts without progress, progress at the last start, options of the launcher; by note: its last
 # text, and when that was new.

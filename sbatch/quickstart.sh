@@ -65,7 +65,13 @@ stage() {
         tail -n 5 "$run/loop.log"
         exit "$code"
     fi
-    wait "$watch"
+    if [ ! -e "$run/control/done" ]; then
+        [ -z "$watch" ] || kill -TERM "$watch" 2>/dev/null || true
+        wait
+        say "stopped by control/stop; remove it and the same command goes on from there"
+        exit 0
+    fi
+    [ -z "$watch" ] || wait "$watch"
     show "$run"
 }
 
