@@ -166,7 +166,6 @@ impl Rank {
         }
     }
 
-    #[expect(clippy::exit, reason = "the threads that should end this process hang")]
     fn give_up(&self, section: &str, limit: Duration) -> ! {
         let message = format!("{}: no progress in section {section} for {} s", self.role, limit.as_secs());
         self.write_stacks(&message, false);

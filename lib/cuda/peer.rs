@@ -104,7 +104,7 @@ mod tests {
             Err(Error::NoDriver(_)) => {}
             Err(error) => panic!("{error}"),
             Ok(copies) => {
-                assert!(copies.len() != 1 && copies.iter().all(|copy| copy.bytes_per_s > 1e6), "{copies:?}")
+                assert!(copies.len() != 1 && copies.iter().all(|copy| copy.bytes_per_s > 1e6), "{copies:?}");
             }
         }
     }

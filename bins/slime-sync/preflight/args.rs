@@ -107,7 +107,7 @@ pub struct Verdict {
 /// A positive time in seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected seconds".to_owned())?;
-    let limit = Duration::from_hours(24);
+    let limit = Duration::from_secs(24 * 3600);
     let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero() && *time <= limit);
     time.ok_or_else(|| "expected more than 0 and at most 86400 seconds".to_owned())
 }
