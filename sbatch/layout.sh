@@ -24,6 +24,9 @@ if [ "${SLURM_HET_SIZE:-1}" -gt 1 ]; then
     mapfile -t rollout_nodes < <(names 1)
     num_rollout_nodes=${#rollout_nodes[@]}
     nodes+=("${rollout_nodes[@]}")
+    if [ "$SLURM_HET_SIZE" -gt 2 ] && [ "$num_workers" = 0 ]; then
+        say "warning: the third component idles: rewards are computed elsewhere (reward.placement = \"separate\" gives it work)"
+    fi
 elif [ ${#nodes[@]} -eq 1 ]; then
     num_train_nodes=1 num_rollout_nodes=1 first_rollout_node=0
 else

@@ -36,7 +36,11 @@ if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
     run=$run-seed$SLURM_ARRAY_TASK_ID
     sets+=(--set "run.seed=$SLURM_ARRAY_TASK_ID")
 fi
-if [ -e "$run/control/done" ]; then say "$run is done"; exit 0; fi
+if [ -e "$run/control/done" ]; then
+    say "$run is done"
+    [ ${#sets[@]} -eq 0 ] || say "hint: settings change nothing there; SLIME_RUN_DIR chooses another folder for another run"
+    exit 0
+fi
 if [ -e "$run/control/stop" ]; then say "$run was stopped; remove control/stop to go on"; exit 0; fi
 
 # The configuration is resolved once; a run does not change under way.
@@ -47,6 +51,7 @@ if [ ! -e "$run/run.toml" ]; then
     mv "$run/.run.toml.tmp" "$run/run.toml"
 elif ! differs=$(diff <(grep -v '^#' "$run/run.toml") <(grep -v '^#' <<<"$resolved")); then
     say "warning: the run goes on with its own run.toml; not used: $(sed -n 's/^> //p' <<<"$differs" | tr '\n' ';')"
+    say "hint: SLIME_RUN_DIR chooses another folder for another run"
 fi
 
 mkdir -p "$run/control"

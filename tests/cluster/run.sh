@@ -17,8 +17,12 @@ for argument in "$@"; do
     case $argument in
         --here) is_here=1 ;;
         --all) wants_slow=1 ;;
-        -*) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 64 ;;
-        *) names+=("$argument") ;;
+        -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+        -*) echo "run: error: no option $argument; --help names them" >&2; exit 64 ;;
+        *)
+            [ -e "$here/cases/$argument.sh" ] || { echo "run: error: no case $argument; there are: $(basename -s .sh "$here"/cases/*.sh | tr '\n' ' ')" >&2; exit 64; }
+            names+=("$argument")
+            ;;
     esac
 done
 if [ ${#names[@]} -eq 0 ]; then

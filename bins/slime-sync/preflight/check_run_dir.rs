@@ -88,7 +88,7 @@ pub fn room(run: &Path, min_free_gb: f64) -> Vec<Check> {
 }
 
 fn space(free_gb: f64, min_free_gb: f64) -> Check {
-    const HINT: &str = "free some space, or lower --min-free-gb";
+    const HINT: &str = "free some space, or lower --min-free-gb (SLIME_MIN_FREE_GB of the job scripts)";
     let (got, expected) = (format!("{free_gb:.1} GB"), format!("at least {min_free_gb} GB"));
     if free_gb < min_free_gb {
         Check::bad("free_space", got, expected, HINT)
