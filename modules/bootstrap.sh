@@ -2,7 +2,8 @@
 # Everything a fresh machine needs to build and test slime. Safe to run again: what is there is left alone.
 #
 #   bash modules/bootstrap.sh            fetch libtorch, CMake and an MPI, then write .cargo/config.toml
-#   bash modules/bootstrap.sh --tests    the same, then what the tests of installing, modules, containers and Slurm
+#   bash modules/bootstrap.sh --cuda     the same, then the CUDA half of libtorch (2.5 GB to fetch), for a machine with a GPU
+#   bash modules/bootstrap.sh --tests    the same as without, then what the tests of installing, modules, containers and Slurm
 #                                        look for; names what is missing and goes on, for a test without it is skipped
 #
 # Reads:  SLIME_DEPS (default ~/.cache/slime), PYTHON (default python3)
@@ -16,8 +17,8 @@ python=${PYTHON:-python3}
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
 die() { say "error: $1"; say "hint: $2"; exit 69; }
 case $#:${1:-} in
-    0: | 1:--tests) ;;
-    *) say "error: unknown argument ${*: -1}"; say "hint: bash modules/bootstrap.sh [--tests]"; exit 64 ;;
+    0: | 1:--tests | 1:--cuda) ;;
+    *) say "error: unknown argument ${*: -1}"; say "hint: bash modules/bootstrap.sh [--cuda|--tests]"; exit 64 ;;
 esac
 
 # Installs a system package where this user may (root with apt-get or dnf); fails where not.
@@ -124,6 +125,23 @@ else
 fi
 say "ready: libtorch at $libtorch, MPI through $mpicc"
 
+# The CUDA half is opened at run time: the whole wheel, and the wheels of NVIDIA's libraries that it names.
+if [ "${1:-}" = --cuda ]; then
+    cuda=$deps/cuda
+    if [ ! -e "$cuda/.complete" ]; then
+        install_wheels() {
+            PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --disable-pip-version-check --upgrade \
+                --only-binary=:all: --target "$cuda" "$@" || die "pip could not fetch ${*: -1}" "check the network or pip's index setting"
+        }
+        say "fetching torch 2.11.0 and the libraries of NVIDIA that it opens"
+        install_wheels --no-deps torch==2.11.0
+        mapfile -t libraries < <(sed -n 's/^Requires-Dist: \(\(cuda-toolkit\|nvidia-\)[^;]*\);.*/\1/p' "$cuda"/torch-2.11.0*.dist-info/METADATA)
+        install_wheels "${libraries[@]}"
+        touch "$cuda/.complete"
+    fi
+    say "ready: CUDA half of libtorch in $cuda"
+fi
+
 [ "${1:-}" = --tests ] || exit 0
 
 # Installs system packages without the daemons that some of them would start, and without removing any (Lmod and
@@ -178,6 +196,9 @@ if [ ! -e "$modules/.complete" ]; then
     fi
     rm -rf "$tmp"
 fi
+
+# The compiler of CUDA kernels, which needs no GPU.
+unpack nvidia-cuda-nvrtc 13.0.88 "$deps/nvrtc" '*/lib/*'
 
 # The lints of the container definitions.
 if [ ! -e "$deps/lint/.complete" ]; then

@@ -3,7 +3,9 @@
 # Reads: SLIME_HOME, else SLURM_SUBMIT_DIR (sbatch copies a script before it runs it), else the script's own place;
 #        SLIME_BIN (default bin of an installed home, else target/release); sbatch/site.env where a site keeps its own
 #        settings; SLIME_CONTAINER, an image that has the tools (SLIME_BINDS: more folders for it, a:a,b:b);
-#        SLIME_NET_IFACE, SLIME_NVLS (see choose_network)
+#        SLIME_TORCH, a folder of Python packages with torch 2.11.0 and its CUDA libraries (default what
+#        'bootstrap.sh --cuda' fetched; without one the tools compute on the CPU); SLIME_NET_IFACE, SLIME_NVLS (see
+#        choose_network)
 # Sets:  home, bin, in_slurm (1 in a batch script or an allocation's shell), contained (what stands before a tool here),
 #        in_image and container_of_step (the same for a step: before the tool, and among srun's options)
 # shellcheck shell=bash disable=SC2034
@@ -23,6 +25,16 @@ if [ -r "$home/sbatch/site.env" ]; then
     set -u
 fi
 if [ -z "${SLIME_BIN:-}" ] && [ -x "$home/bin/slime-train" ]; then bin=$home/bin; else bin=${SLIME_BIN:-$home/target/release}; fi
+# CUDA is opened at run time, from there.
+torch=${SLIME_TORCH:-${SLIME_DEPS:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/slime}/cuda}
+if [ -e "$torch/torch/lib/libtorch_cuda.so" ]; then
+    for libraries in "$torch"/nvidia/*/lib "$torch/torch/lib"; do
+        [ ! -d "$libraries" ] || LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    done
+    export LD_LIBRARY_PATH
+elif [ -n "${SLIME_TORCH:-}" ]; then
+    die 66 "SLIME_TORCH: no $torch/torch/lib/libtorch_cuda.so" "bash modules/bootstrap.sh --cuda, or the site-packages of a torch 2.11.0"
+fi
 # OpenMP threads that spin while the other tool computes cost more than they bring.
 export OMP_WAIT_POLICY=passive
 # Slurm gives the shell inside a step the variables of a rank: there, tools are plain processes.

@@ -8,6 +8,14 @@ if [ "$in_slurm" = 0 ]; then
         command -v mpirun >/dev/null || die 69 "SLIME_TRAIN_RANKS is $train_ranks, but there is no mpirun" "'module load openmpi', or 1"
         places[trainer]="mpirun -n $train_ranks"
     fi
+    # Of several GPUs the trainer's ranks take the first, replicas the last.
+    num_gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)
+    if [ "$num_gpus" -gt 1 ] && [ -z "${CUDA_VISIBLE_DEVICES:-}" ]; then
+        for ((i = 0; i < num_replicas; i++)); do
+            places[replica.$i]="env CUDA_VISIBLE_DEVICES=$((num_gpus - 1 - i % num_gpus))"
+        done
+        if [ "$num_replicas" = 1 ]; then places[builder.0]=${places[replica.0]}; fi
+    fi
     return 0
 fi
 

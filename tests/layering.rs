@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 6] = [
 ];
 
 /// Arrows inside one layer.
-const WITHIN: [(&str, &str); 2] = [("trainer", "environment"), ("torch", "kernel")];
+const WITHIN: [(&str, &str); 2] = [("trainer", "environment"), ("kernel", "torch")];
 
 /// Crates that must stay free of torch, so the tools on them run on a bare node.
 const WITHOUT_TORCH: [&str; 11] = [

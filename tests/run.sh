@@ -16,6 +16,9 @@ bash modules/bootstrap.sh --tests || exit
 mpicc=$(sed -n 's/^SLIME_MPICC = "\(.*\)"$/\1/p' .cargo/config.toml)
 [ -n "$mpicc" ] && export PATH="${mpicc%/*}:$PATH"
 command -v mpirun >/dev/null || echo "tests: no mpirun: the tests under mpirun check nothing"
+# The compiler of CUDA kernels, for the tests that compile them.
+nvrtc=${SLIME_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/slime}/nvrtc/nvidia/cu13/lib
+[ ! -d "$nvrtc" ] || export LD_LIBRARY_PATH=$nvrtc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 # Threads that spin while another rank waits for the core cost more than they bring.
 export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 

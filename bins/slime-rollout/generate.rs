@@ -150,8 +150,10 @@ impl Sampler {
             Dtype::F32 => tch::Kind::Float,
             Dtype::Bf16 => tch::Kind::BFloat16,
         };
-        let runner =
-            ModelRunner::load(Path::new(&config.model.path), kind, tch::Device::Cpu).map_err(failure!())?;
+        // The launcher gives each engine its GPU: it is the first that this process sees.
+        let device = slime_torch::cuda::choose(config.run.device, 0).map_err(failure!())?;
+        tracing::info!("computing in {kind:?} on {device:?}");
+        let runner = ModelRunner::load(Path::new(&config.model.path), kind, device).map_err(failure!())?;
         let max_num_seqs = config.rollout.max_in_flight as usize;
         let prompt_len = config.data.max_prompt_len.unwrap_or(config.rollout.max_response_len);
         let seq_len = (prompt_len + config.rollout.max_response_len) as usize;
@@ -159,7 +161,7 @@ impl Sampler {
         let block_bytes = runner.block_bytes(memory::BLOCK_SIZE);
         let engine_config = EngineConfig {
             block_size: memory::BLOCK_SIZE,
-            num_blocks: memory::num_blocks(block_bytes, max_num_seqs, seq_len, context_len),
+            num_blocks: memory::num_blocks(device, block_bytes, max_num_seqs, seq_len, context_len)?,
             max_num_seqs,
             ..EngineConfig::default()
         };

@@ -12,7 +12,7 @@ use slime_exchange::join_attempt;
 use slime_model::Model;
 use slime_trainer::{Scored, Settings, StepMetrics, Trainer};
 use slime_weights::WeightWriter;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use crate::args::Args;
 use crate::failure;
@@ -129,7 +129,10 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
         Dtype::F32 => Kind::Float,
         Dtype::Bf16 => Kind::BFloat16,
     };
-    let open = |path: &str| Model::load(path, kind, Device::Cpu).map_err(failure!());
+    let place = Placement::detect().map_err(failure!())?.local_rank;
+    let device = slime_torch::cuda::choose(config.run.device, place).map_err(failure!())?;
+    tracing::info!("computing in {kind:?} on {device:?}");
+    let open = |path: &str| Model::load(path, kind, device).map_err(failure!());
     let reference = (config.algorithm.kl_loss_coef != 0.0)
         .then(|| open(config.reference.path.as_deref().unwrap_or(&config.model.path)))
         .transpose()?;

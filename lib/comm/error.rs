@@ -108,6 +108,22 @@ pub enum Error {
         /// MPI's words.
         message: String,
     },
+    /// NCCL cannot be opened.
+    #[error("cannot open {library}: {reason}")]
+    NoNccl {
+        /// The file that was looked for.
+        library: &'static str,
+        /// The loader's words.
+        reason: String,
+    },
+    /// NCCL, or the driver below it, returned an error.
+    #[error("NCCL: {call} failed: {message}")]
+    Nccl {
+        /// The operation.
+        call: &'static str,
+        /// Its words.
+        message: String,
+    },
     /// Axes that do not multiply up to the world.
     #[error("layout: {reason}")]
     Layout {
@@ -131,7 +147,12 @@ impl Error {
         match self {
             Self::Aborted { code, .. } => *code,
             Self::Length { .. } | Self::Rank { .. } | Self::Message { .. } | Self::Panicked { .. } => 70,
-            Self::PeerGone { .. } | Self::Mpi { .. } | Self::NoPlugin { .. } | Self::Plugin { .. } => 69,
+            Self::PeerGone { .. }
+            | Self::Mpi { .. }
+            | Self::Nccl { .. }
+            | Self::NoNccl { .. }
+            | Self::NoPlugin { .. }
+            | Self::Plugin { .. } => 69,
             Self::Launcher { .. } | Self::Disagree { .. } | Self::Layout { .. } => 78,
             Self::Thread { .. } => 71,
         }
@@ -143,6 +164,8 @@ impl Error {
             Self::NoPlugin { .. } => Some(
                 "set SLIME_MPI_PLUGIN to libslime_mpi.so, or build with mpicc on PATH (SLIME_MPICC names another)",
             ),
+            Self::NoNccl { .. } => Some("put the lib folder of the wheel nvidia-nccl on LD_LIBRARY_PATH"),
+            Self::Nccl { .. } => Some("NCCL_DEBUG=INFO makes NCCL say more"),
             Self::Plugin { .. } => Some("load the MPI module that the plug-in was built with"),
             Self::Disagree { .. } => {
                 Some("start with `srun --mpi=pmix`, or with the mpirun of the plug-in's MPI")

@@ -1,4 +1,4 @@
-//! Ranks and collectives: single, threads, and MPI through a plug-in; the mesh of named axes.
+//! Ranks and collectives: single, threads, MPI through a plug-in, and NCCL between GPUs; the mesh of named axes.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod collectives;
@@ -9,6 +9,7 @@ mod interface;
 mod launcher;
 mod mesh;
 mod mpi;
+mod nccl;
 mod plugin;
 mod reduce;
 mod single;
@@ -23,6 +24,7 @@ pub use interface::{Interface, interfaces};
 pub use launcher::{Placement, Source};
 pub use mesh::{Axis, Layout, Mesh};
 pub use mpi::Mpi;
+pub use nccl::Nccl;
 pub use plugin::check_plugin;
 pub use single::Single;
 pub use threads::Threads;

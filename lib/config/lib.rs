@@ -23,7 +23,7 @@ pub use hf_config::{Family, HfConfig, HfConfigError, RopeScaling};
 pub use load::{RunConfig, load, parse};
 pub use paths::{Physical, RunDir};
 pub use rollout::{DynamicFilter, Placement, Reward, Rollout};
-pub use run::{Checkpoint, Order, Run, Watchdog};
+pub use run::{Checkpoint, Device, Order, Run, Watchdog};
 pub use train::{
     AdvantageEstimator, Algorithm, KlLossType, LossReducer, Parallel, Reference, Schedule, Train,
 };

@@ -12,12 +12,27 @@ pub enum Order {
     Arrival,
 }
 
+/// Where tensors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Device {
+    /// A GPU where CUDA can be opened and sees one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU; none is an error.
+    Cuda,
+}
+
 /// `[run]`: seed, staleness and length of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Run {
     /// Every random number derives from it and from (step, group, index).
     pub seed: u64,
+    /// `auto`, `cpu` or `cuda`: where the trainer and the engine compute.
+    pub device: Device,
     /// How many versions the trained tokens may be older than the policy: 0 is synchronous.
     pub max_staleness: u64,
     /// `fixed` (default up to `max_staleness` 1) or `arrival` (default above).
@@ -32,7 +47,15 @@ pub struct Run {
 
 impl Default for Run {
     fn default() -> Self {
-        Self { seed: 0, max_staleness: 0, order: None, publish_interval: 1, num_steps: None, num_epoch: None }
+        Self {
+            seed: 0,
+            device: Device::Auto,
+            max_staleness: 0,
+            order: None,
+            publish_interval: 1,
+            num_steps: None,
+            num_epoch: None,
+        }
     }
 }
 

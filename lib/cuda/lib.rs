@@ -1,8 +1,17 @@
-//! The CUDA driver, opened where there is one; no binary links CUDA.
+//! The CUDA driver and compiler, opened where they are; no binary links CUDA.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod cubin_cache;
+mod device;
 mod driver;
 mod error;
+mod function;
 mod peer;
+mod program;
 
+pub use cubin_cache::CubinCache;
+pub use device::Device;
 pub use error::{Error, Result};
+pub use function::{Function, Launch};
 pub use peer::{PeerCopy, peer_copies};
+pub use program::{Program, compile};

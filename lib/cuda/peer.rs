@@ -1,9 +1,13 @@
 //! How fast the GPUs of this host copy to each other.
+#![expect(unsafe_code, reason = "calls into the CUDA driver")]
 
 use std::time::Instant;
 
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
+
 use crate::Result;
-use crate::driver::{Address, Context, Driver};
+use crate::driver::{checked, open, set_current};
 
 /// Timed copies of each pair, after one that is not.
 const NUM_COPIES: usize = 8;
@@ -26,61 +30,88 @@ pub struct PeerCopy {
 /// # Errors
 /// There is no driver, or it refuses.
 pub fn peer_copies(num_bytes: usize) -> Result<Vec<PeerCopy>> {
-    let driver = Driver::open()?;
-    let num_gpus = driver.device_count()?;
+    open()?;
+    let num_gpus = checked("cuDeviceGetCount", result::device::get_count())?;
     let pairs = (0..num_gpus).map(|from| (from, (from + 1) % num_gpus)).filter(|(from, to)| from != to);
-    pairs.map(|(from, to)| measure(&driver, from, to, num_bytes)).collect()
+    pairs.map(|(from, to)| measure(from, to, num_bytes)).collect()
 }
 
 /// One GPU's share of a copy; gives everything back at its end.
-struct Side<'a> {
-    driver: &'a Driver,
-    device: i32,
-    context: Context,
-    address: Address,
+struct Side {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    address: CUdeviceptr,
 }
 
-impl<'a> Side<'a> {
-    fn new(driver: &'a Driver, number: i32, num_bytes: usize) -> Result<Self> {
-        let device = driver.device(number)?;
-        let context = driver.retain_context(device)?;
-        let allocated = driver.allocate(num_bytes);
+impl Side {
+    fn new(number: i32, num_bytes: usize) -> Result<Self> {
+        let device = checked("cuDeviceGet", result::device::get(number))?;
+        // SAFETY: the handle is the driver's own.
+        let context = checked("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
+        set_current(context)?;
+        // SAFETY: memory that is only copied.
+        let allocated = checked("cuMemAlloc", unsafe { result::malloc_sync(num_bytes) });
         let address = allocated.inspect_err(|_| {
-            // The first error is the one to tell.
-            let _ = driver.release_context(device);
+            // SAFETY: retained above. The first error is the one to tell.
+            let _ = unsafe { result::primary_ctx::release(device) };
         })?;
-        Ok(Self { driver, device, context, address })
+        Ok(Self { device, context, address })
     }
 }
 
-impl Drop for Side<'_> {
+impl Drop for Side {
     fn drop(&mut self) {
         // Nothing can be done about a driver that refuses to take its own back.
-        let _ = self.driver.set_current(self.context);
-        let _ = self.driver.free(self.address);
-        let _ = self.driver.release_context(self.device);
+        let _ = set_current(self.context);
+        // SAFETY: allocated and retained in `new`, given back once.
+        unsafe {
+            let _ = result::free_sync(self.address);
+            let _ = result::primary_ctx::release(self.device);
+        }
     }
 }
 
-fn measure(driver: &Driver, from: i32, to: i32, num_bytes: usize) -> Result<PeerCopy> {
-    let source = Side::new(driver, from, num_bytes)?;
-    let target = Side::new(driver, to, num_bytes)?;
-    let is_direct = driver.can_access_peer(target.device, source.device)?
-        && driver.can_access_peer(source.device, target.device)?;
-    if is_direct {
-        driver.set_current(target.context)?;
-        driver.enable_peer_access(source.context)?;
-        driver.set_current(source.context)?;
-        driver.enable_peer_access(target.context)?;
+/// Whether one GPU can read and write another's memory without the host.
+fn can_access_peer(device: sys::CUdevice, peer: sys::CUdevice) -> Result<bool> {
+    let mut can = 0;
+    // SAFETY: writes a number.
+    let code = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, device, peer) };
+    checked("cuDeviceCanAccessPeer", code.result())?;
+    Ok(can != 0)
+}
+
+/// Lets the GPU of `side` reach the memory of `peer`.
+fn enable_peer_access(side: &Side, peer: &Side) -> Result<()> {
+    set_current(side.context)?;
+    // SAFETY: the handle is the driver's own.
+    match unsafe { sys::cuCtxEnablePeerAccess(peer.context, 0) } {
+        CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+        code => checked("cuCtxEnablePeerAccess", code.result()),
     }
-    driver.set_current(source.context)?;
-    let copy =
-        || driver.copy_peer((target.address, target.context), (source.address, source.context), num_bytes);
+}
+
+fn measure(from: i32, to: i32, num_bytes: usize) -> Result<PeerCopy> {
+    let source = Side::new(from, num_bytes)?;
+    let target = Side::new(to, num_bytes)?;
+    let is_direct =
+        can_access_peer(target.device, source.device)? && can_access_peer(source.device, target.device)?;
+    if is_direct {
+        enable_peer_access(&target, &source)?;
+        enable_peer_access(&source, &target)?;
+    }
+    set_current(source.context)?;
+    let copy = || {
+        // SAFETY: both hold `num_bytes`. It may return before the copy has ended.
+        let code = unsafe {
+            sys::cuMemcpyPeer(target.address, target.context, source.address, source.context, num_bytes)
+        };
+        checked("cuMemcpyPeer", code.result())
+    };
     let wait = || {
-        driver.set_current(target.context)?;
-        driver.synchronize()?;
-        driver.set_current(source.context)?;
-        driver.synchronize()
+        set_current(target.context)?;
+        checked("cuCtxSynchronize", result::ctx::synchronize())?;
+        set_current(source.context)?;
+        checked("cuCtxSynchronize", result::ctx::synchronize())
     };
     copy()?;
     wait()?;
@@ -101,7 +132,7 @@ mod tests {
     #[test]
     fn a_host_without_a_driver_says_so_and_one_with_gpus_measures_every_pair() {
         match peer_copies(1 << 20) {
-            Err(Error::NoDriver(_)) => {}
+            Err(Error::NoDriver) => {}
             Err(error) => panic!("{error}"),
             Ok(copies) => {
                 assert!(copies.len() != 1 && copies.iter().all(|copy| copy.bytes_per_s > 1e6), "{copies:?}");

@@ -2,6 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
+use crate::device_batch::DeviceBatch;
 use crate::{Error, KvCache, Result};
 
 /// Neighbouring segments up to this many tokens together share one masked attention call.
@@ -62,6 +63,8 @@ pub struct Paged<'a> {
     pub(crate) q_lens: Vec<usize>,
     /// Tokens of each sequence including the new ones.
     pub(crate) context_lens: Vec<usize>,
+    /// The lists above on the cache's device, made once for all layers; none on the host.
+    pub(crate) on_device: Option<DeviceBatch>,
     positions_t: Tensor,
     num_tokens: usize,
 }
@@ -136,7 +139,11 @@ impl<'a> Context<'a> {
         }
         let positions_t = Tensor::f_from_slice(&positions)?.f_to_device(kv.device())?;
         let num_tokens = positions.len();
-        Ok(Self::Paged(Paged { kv, block_tables, q_lens, context_lens, positions_t, num_tokens }))
+        let on_device = match kv.device() {
+            Device::Cpu => None,
+            device => Some(DeviceBatch::new(block_tables, &q_lens, &context_lens, kv.block_size(), device)?),
+        };
+        Ok(Self::Paged(Paged { kv, block_tables, q_lens, context_lens, on_device, positions_t, num_tokens }))
     }
 
     /// Position of every token, `[t]` i64.

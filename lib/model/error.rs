@@ -20,6 +20,9 @@ pub enum Error {
     /// An operation of our own failed.
     #[error(transparent)]
     Operation(#[from] slime_torch::Error),
+    /// A kernel of our own failed.
+    #[error(transparent)]
+    Kernel(#[from] slime_kernel::Error),
     /// Parameters of this element type cannot be held.
     #[error("dtype of parameters: expected float, bfloat16, half or double, got {0:?}")]
     Dtype(tch::Kind),
@@ -59,6 +62,7 @@ impl Error {
         match self {
             Self::Config(source) => source.exit_code(),
             Self::Weights(source) => source.exit_code(),
+            Self::Kernel(source) => source.exit_code(),
             Self::Dtype(_) | Self::Shape { .. } => 65,
             Self::Torch(_) | Self::Operation(_) | Self::MissingStorage { .. } | Self::Context { .. } => 70,
         }

@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod context;
+mod device_batch;
 mod error;
 mod kv_cache;
 mod layer;

@@ -22,6 +22,9 @@ pub enum Error {
     /// The libraries opened but no device answers.
     #[error("CUDA is not available: its libraries are loaded, but no device is visible")]
     NoDevice,
+    /// A collective failed.
+    #[error(transparent)]
+    Comm(#[from] slime_comm::Error),
     /// A closure of a custom function failed or panicked.
     #[error("custom function: {0}")]
     Closure(String),
@@ -32,6 +35,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::CudaLibrary { .. } | Self::NoDevice => 69,
+            Self::Comm(error) => error.exit_code(),
             Self::Torch { .. } | Self::Closure(_) => 70,
         }
     }
@@ -40,9 +44,10 @@ impl Error {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::CudaLibrary { .. } => Some(
-                "put the lib folder of the torch wheel and of the nvidia wheels on LD_LIBRARY_PATH, or run on the CPU",
+                "put the lib folder of the torch wheel and of the nvidia wheels on LD_LIBRARY_PATH, or compute on the CPU with run.device=cpu",
             ),
             Self::NoDevice => Some("check nvidia-smi and CUDA_VISIBLE_DEVICES"),
+            Self::Comm(error) => error.hint(),
             Self::Torch { .. } | Self::Closure(_) => None,
         }
     }

@@ -67,6 +67,7 @@ unsafe extern "C" {
         retain_graph: c_int,
         error: *mut c_char,
     ) -> c_int;
+    pub(crate) fn slime_current_stream(device: i64, stream: *mut usize, error: *mut c_char) -> c_int;
     pub(crate) fn slime_has_packed_linear() -> c_int;
     pub(crate) fn slime_pack_linear(
         weight: *const RawTensor,

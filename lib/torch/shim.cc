@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
@@ -329,6 +330,14 @@ int slime_packed_linear(const at::Tensor* x, const at::Tensor* packed, const at:
                               c10::List<std::optional<at::Scalar>>, std::optional<c10::string_view>)>();
     outputs->tensors.push_back(linear.call(*x, *packed, bias == nullptr ? std::nullopt : std::make_optional(*bias),
                                            "none", c10::List<std::optional<at::Scalar>>(), std::nullopt));
+  });
+}
+
+int slime_current_stream(int64_t device, size_t* stream, char* error) {
+  return guarded(error, [&] {
+    c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+    *stream = reinterpret_cast<size_t>(
+        guard.getStream(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device))).native_handle());
   });
 }
 

@@ -3,9 +3,10 @@
 //! Bytes for each parameter: an f32 model 16 (weight, gradient, two moments), a bf16 model 20 (bf16 weight and
 //! gradient, f32 master, gradient sum and two moments).
 
-use slime_comm::{Collectives, Communicator, Op};
+use slime_comm::{Collectives, Communicator, Nccl, Op};
 use slime_config::Train;
 use slime_model::ParamStore;
+use slime_torch::device_collectives::all_reduce;
 use slime_torch::{AdamW, ParamState, adamw_step, clip_coefficient, floats_mut, global_norm};
 use tch::{Device, Kind, Tensor};
 
@@ -85,17 +86,22 @@ impl Optimizer {
         self.states.iter().map(grad).collect()
     }
 
-    /// Sums gradients over the ranks, in rank order, and returns them by storage name.
+    /// Sums gradients over the ranks and returns them by storage name: in rank order through the host, in NCCL's order
+    /// between GPUs.
     ///
     /// # Errors
     /// A failed collective.
-    pub fn reduce_grads(&self, comm: &dyn Communicator) -> Result<Vec<(String, Tensor)>> {
+    pub fn reduce_grads(
+        &self,
+        comm: &dyn Communicator,
+        nccl: Option<&Nccl>,
+    ) -> Result<Vec<(String, Tensor)>> {
         let mut grads = self.grads()?;
-        if comm.size() > 1 {
-            for grad in &mut grads {
-                if grad.device() == Device::Cpu {
-                    comm.all_reduce(floats_mut(grad)?, Op::Sum)?;
-                } else {
+        for grad in grads.iter_mut().filter(|_| comm.size() > 1) {
+            match (grad.device(), nccl) {
+                (Device::Cpu, _) => comm.all_reduce(floats_mut(grad)?, Op::Sum)?,
+                (Device::Cuda(_), Some(nccl)) => all_reduce(grad, nccl, Op::Sum)?,
+                _ => {
                     let mut host = grad.f_to_device(Device::Cpu)?;
                     comm.all_reduce(floats_mut(&mut host)?, Op::Sum)?;
                     grad.f_copy_(&host)?;

@@ -48,7 +48,7 @@ impl Trainer {
             return Err(Error::NotFinite { step, what: "loss", value: metrics.loss });
         }
         metrics.lr = learning_rate(&self.settings.train, step, self.settings.num_optimizer_steps);
-        let grads = self.optimizer.reduce_grads(&*self.comm)?;
+        let grads = self.optimizer.reduce_grads(&*self.comm, self.nccl.as_ref())?;
         inspect(&metrics, &grads)?;
         metrics.grad_norm = self.optimizer.update(&grads, &self.settings.train, metrics.lr)?;
         Ok(metrics)

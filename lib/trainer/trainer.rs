@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use slime_comm::Communicator;
+use slime_comm::{Communicator, Nccl};
 use slime_config::{Algorithm, Train};
 use slime_model::Model;
 use slime_record::Sample;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::advantage;
 use crate::log_probs::log_probs;
@@ -45,6 +45,8 @@ pub struct Trainer {
     pub(crate) reference: Option<Model>,
     pub(crate) optimizer: Optimizer,
     pub(crate) comm: Arc<dyn Communicator>,
+    /// Where every rank has a GPU of its own.
+    pub(crate) nccl: Option<Nccl>,
     pub(crate) settings: Settings,
 }
 
@@ -72,15 +74,19 @@ impl Trainer {
     /// A trainer with fresh moments; `reference` is needed when `kl_loss_coef` is not 0.
     ///
     /// # Errors
-    /// Parameters of another dtype than f32 and bf16, or no room.
+    /// Parameters of another dtype than f32 and bf16, or no room; ranks with GPUs that cannot meet.
     pub fn new(
         model: Model,
         reference: Option<Model>,
         comm: Arc<dyn Communicator>,
         settings: Settings,
     ) -> Result<Self> {
+        let nccl = match model.params().device() {
+            Device::Cuda(device) if comm.size() > 1 => Nccl::meet(&*comm, device)?,
+            _ => None,
+        };
         let optimizer = Optimizer::new(model.params())?;
-        Ok(Self { model, reference, optimizer, comm, settings })
+        Ok(Self { model, reference, optimizer, comm, nccl, settings })
     }
 
     /// The policy.

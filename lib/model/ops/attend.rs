@@ -6,10 +6,10 @@ use tch::{Device, Kind, Tensor};
 use super::paged_attention;
 use crate::context::{Packed, causal_after};
 use crate::kv_cache::LayerKv;
-use crate::{Context, Paged, Result};
+use crate::{Context, Error, Paged, Result};
 
 /// Sequences with fewer new tokens than this go through the decode path.
-const PREFILL_LEN: usize = 5;
+pub(crate) const PREFILL_LEN: usize = 5;
 
 /// Attention output `[t, h * k]` of layer `at`; a paged context also keeps the keys and values.
 ///
@@ -87,16 +87,29 @@ fn serve(paged: &mut Paged<'_>, at: usize, q_thk: &Tensor, k_tgk: &Tensor, v_tgk
             Ok(out.f_to_kind(q_thk.kind())?)
         }
         LayerKv::Device { k, v } => {
-            let index = |slots: &[i64]| Tensor::f_from_slice(slots)?.f_to_device(q_thk.device());
-            let slots = index(&batch.slots())?;
-            let _ = k.f_index_copy_(0, &slots, k_tgk)?;
-            let _ = v.f_index_copy_(0, &slots, v_tgk)?;
+            let Some(on_device) = &paged.on_device else {
+                return Err(Error::Context { what: "batches on the device", expected: 1, got: 0 });
+            };
+            let _ = k.f_index_copy_(0, &on_device.slots_t, k_tgk)?;
+            let _ = v.f_index_copy_(0, &on_device.slots_t, v_tgk)?;
+            let has_kernel = slime_kernel::paged_attention::is_supported(q_thk.kind(), dim, q_thk.device());
+            let out_thk = Tensor::f_empty([t, heads, dim], (q_thk.kind(), q_thk.device()))?;
+            if has_kernel {
+                // Queries are columns of the fused product.
+                let q_thk = q_thk.f_contiguous()?;
+                slime_kernel::paged_attention::serve(&out_thk, &q_thk, (k, v), &on_device.decode)?;
+            }
             let cached = |seq, len| {
-                let slots = index(&batch.slots_of(seq, 0..len))?;
+                let slots =
+                    Tensor::f_from_slice(&batch.slots_of(seq, 0..len))?.f_to_device(q_thk.device())?;
                 Ok((k.f_index_select(0, &slots)?, v.f_index_select(0, &slots)?))
             };
-            let outputs = dense_chunks(&batch, 0, new, cached)?;
-            Ok(Tensor::f_cat(&outputs.into_iter().map(|(_, rows)| rows).collect::<Vec<_>>(), 0)?)
+            let out = out_thk.f_view((t, heads * dim))?;
+            for (start, rows) in dense_chunks(&batch, if has_kernel { PREFILL_LEN } else { 0 }, new, cached)?
+            {
+                out.f_narrow(0, start as i64, rows.size2()?.0)?.f_copy_(&rows)?;
+            }
+            Ok(out)
         }
     }
 }

@@ -3,12 +3,14 @@
 //! Suffixes: r rows (tokens whose next token is a target), d hidden size, v vocabulary.
 
 use slime_torch::{CustomFunction, Forward, custom_function};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::{Error, Result};
 
 /// Logits held at once, in elements: 16 MB of f32, so a chunk mostly stays in a CPU's caches.
 const CHUNK_ELEMENTS: i64 = 4 << 20;
+/// The same on a GPU, where a chunk has to be large enough to keep it busy: 512 MB of f32.
+const DEVICE_CHUNK_ELEMENTS: i64 = 128 << 20;
 
 /// `(log_probs_r, entropy_r)` of `targets_r` (i64) under `softmax(hidden_rd W_vd^T / temperature)`, in f32 or f64.
 ///
@@ -98,8 +100,9 @@ fn wide(kind: Kind) -> Kind {
 }
 
 /// First row and number of rows of every chunk.
-fn chunks(num_rows: i64, vocab: i64) -> impl Iterator<Item = (i64, i64)> {
-    let len = (CHUNK_ELEMENTS / vocab).max(1);
+fn chunks(num_rows: i64, vocab: i64, device: Device) -> impl Iterator<Item = (i64, i64)> {
+    let elements = if device == Device::Cpu { CHUNK_ELEMENTS } else { DEVICE_CHUNK_ELEMENTS };
+    let len = (elements / vocab).max(1);
     (0..num_rows).step_by(len as usize).map(move |start| (start, len.min(num_rows - start)))
 }
 
@@ -113,7 +116,7 @@ fn chunked_forward(
     let (num_rows, vocab) = (hidden_rd.size2()?.0, weight_vd.size2()?.0);
     let empty = || Tensor::f_zeros(num_rows, (wide(hidden_rd.kind()), hidden_rd.device()));
     let (log_probs_r, entropy_r, lse_r) = (empty()?, empty()?, empty()?);
-    for (start, len) in chunks(num_rows, vocab) {
+    for (start, len) in chunks(num_rows, vocab, hidden_rd.device()) {
         let rows = |x: &Tensor| x.f_narrow(0, start, len);
         let mut logits_rv = logits(&rows(hidden_rd)?, weight_vd, temperature)?;
         let picked = logits_rv.f_gather(1, &rows(targets_r)?.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
@@ -145,7 +148,7 @@ fn chunked_backward(
     let kind = wide(hidden_rd.kind());
     let grad_hidden_rd = hidden_rd.f_zeros_like()?;
     let mut grad_weight_vd = Tensor::f_zeros(weight_vd.size(), (kind, weight_vd.device()))?;
-    for (start, len) in chunks(num_rows, vocab) {
+    for (start, len) in chunks(num_rows, vocab, hidden_rd.device()) {
         let column = |x: &Tensor| x.f_narrow(0, start, len)?.f_unsqueeze(1);
         let hidden = hidden_rd.f_narrow(0, start, len)?;
         let mut log_softmax_rv = logits(&hidden, weight_vd, temperature)?.f_sub_(&column(lse_r)?)?;
@@ -185,8 +188,6 @@ fn chunked_backward(
 
 #[cfg(test)]
 mod tests {
-    use tch::Device;
-
     use super::*;
 
     /// Hidden rows, weight and the factors of both outputs. Drawn once for all that are compared: the generator is one

@@ -1,0 +1,8 @@
+//! Our CUDA kernels: each a `.cu` file, specialised and compiled at first use, with a naive reference beside it.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod error;
+pub mod paged_attention;
+mod registry;
+
+pub use error::{Error, Result};
