@@ -8,9 +8,9 @@ for signal in USR2 USR1 TERM; do
     scancel --signal=$signal "$job" # to the steps, as --signal=USR2@120 does before the time limit
     until_true 120 "the outcome after $signal" test -e "$run/attempt-$attempt/outcome"
     outcome $attempt drained
-    # Everything trained is in a checkpoint: nothing has to be done again.
+    # Everything trained is in a checkpoint: nothing has to be done again. A step that is only committed waits.
     newest=$(ls "$run/checkpoint" | sort | tail -n 1)
-    trained=$("$bin/slime-stat" "$run" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["steps"][-1]["step"] + 1)')
+    trained=$("$bin/slime-stat" "$run" --json | python3 -c 'import json, sys; print(1 + max(step["step"] for step in json.load(sys.stdin)["steps"] if any("grad_norm" in key for key in step)))')
     [ "$((10#${newest%%.*}))" -eq "$trained" ] || fail "$trained steps are trained, the newest checkpoint is $newest"
     attempt=$((attempt + 1))
     until_true 120 "the next start" test -d "$run/attempt-$attempt"
