@@ -223,6 +223,11 @@ fn give(work: Work, trainer: &mut Trainer, comm: &dyn Communicator) -> Result<Ve
     if comm.size() == 1 {
         return perform(work, trainer, comm);
     }
+    // A rank that does not come is as good as one that hangs in the step itself.
+    enter(match work.section() {
+        Section::Wait => Section::Step,
+        section => section,
+    });
     comm.barrier().map_err(failure!())?;
     let work = share(work, comm)?;
     perform(work, trainer, comm)
