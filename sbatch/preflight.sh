@@ -4,7 +4,8 @@
 #   bash sbatch/preflight.sh RUN FOLDER          inside a job
 #   sbatch --nodes=4 sbatch/preflight.sh runs/x runs/x/preflight     as a job of its own
 #
-# Reads:  SLIME_GPUS_PER_NODE (default what Slurm gives), SLIME_MIN_FREE_GB (10), SLIME_MPI (pmix), and what env.sh reads
+# Reads:  SLIME_GPUS_PER_NODE (default what Slurm gives), SLIME_MIN_FREE_GB (10), SLIME_MIN_LINK_SHARE
+#         (0.5 of the median bandwidth; 0 judges none), SLIME_MPI (pmix), and what env.sh reads
 # Writes: FOLDER/{node.jsonl,link.jsonl,preflight.json}; the names of bad nodes on stdout, for sbatch --exclude
 # Exit:   0, or 69 when a node is not fit
 #SBATCH --job-name=preflight
@@ -44,7 +45,7 @@ for ((component = 0; component < ${SLURM_HET_SIZE:-1}; component++)); do
     if [ ${#nodes[@]} -gt 1 ]; then
         if [ "${SLURM_HET_SIZE:-1}" -eq 1 ]; then links=(--expect-links); fi
         timeout 180 srun "${step[@]}" "${no_gpus[@]}" --mpi="${SLIME_MPI:-pmix}" --kill-on-bad-exit=1 --job-name=preflight \
-            "${container_of_step[@]}" "${in_image[@]}" "$bin/slime-sync" preflight link >>"$folder/link.jsonl" </dev/null || true
+            "${container_of_step[@]}" "${in_image[@]}" "$bin/slime-sync" preflight link --min-share "${SLIME_MIN_LINK_SHARE:-0.5}" >>"$folder/link.jsonl" </dev/null || true
     fi
 done
 cat "$folder/node.jsonl" "$folder/link.jsonl" |

@@ -82,6 +82,9 @@ pub struct Link {
     /// Time each of the (at most four) measurements takes
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
     pub measure_s: Duration,
+    /// A link below this share of the median of all is slow; 0 judges no speed
+    #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = share)]
+    pub min_share: f64,
 }
 
 /// `slime-sync preflight verdict`.
@@ -102,6 +105,14 @@ pub struct Verdict {
     /// Largest distance of a node's clock from the median of all nodes
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub max_skew_s: Duration,
+}
+
+/// A number from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    let share: Option<f64> = text.parse().ok();
+    share
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
 /// A positive time in seconds.

@@ -11,22 +11,20 @@ pub struct Links {
     pub right: f64,
 }
 
-/// A link below this share of the median is slow.
-const SLOW: f64 = 0.5;
 const NAME: &str = "link_bandwidth";
 
 /// The check of every rank, in order. A rank is bad when both of its links are slow: a slow link is seen from both of
 /// its ends, and one end alone has another slow one. The median is that of the ranks' better links, so that one bad
-/// rank, whose neighbours measure it too, cannot pull it down.
-pub fn judge(ranks: &[Links]) -> Vec<Check> {
+/// rank, whose neighbours measure it too, cannot pull it down. A link below `min_share` of it is slow; with 0 none is.
+pub fn judge(ranks: &[Links], min_share: f64) -> Vec<Check> {
     let best: Vec<f64> = ranks.iter().map(|links| links.left.max(links.right)).collect();
-    let limit = SLOW * median(&mut best.clone());
+    let limit = min_share * median(&mut best.clone());
     let is_bad: Vec<bool> = best.iter().map(|best| *best < limit).collect();
     let size = ranks.len();
     let check = |rank: usize, links: &Links| {
         let got = format!("{} to the left, {} to the right", gb(links.left), gb(links.right));
-        let expected = format!("at least {}, half of the median", gb(limit));
-        let hint = "look at cables, ports and counters of the node (ibstat, ethtool -S)";
+        let expected = format!("at least {}, {min_share} of the median", gb(limit));
+        let hint = "look at cables, ports and counters of the node (ibstat, ethtool -S), or lower --min-share (SLIME_MIN_LINK_SHARE of the job scripts)";
         let before = (rank + size - 1) % size;
         // A slow link to a bad rank is that rank's.
         let is_slow = |rate: f64, peer: usize| rate < limit && !is_bad[peer];
@@ -67,7 +65,7 @@ mod tests {
         let links: Vec<Links> = (0..size)
             .map(|rank| Links { left: rates[(rank + size - 1) % size] * 1e9, right: rates[rank] * 1e9 })
             .collect();
-        judge(&links).iter().map(|check| check.verdict).collect()
+        judge(&links, 0.5).iter().map(|check| check.verdict).collect()
     }
 
     #[test]
@@ -87,7 +85,17 @@ mod tests {
     #[test]
     fn two_ranks_have_nobody_to_be_compared_with() {
         assert_eq!(verdicts(&[1.0, 1.0]), [Verdict::Ok; 2]);
-        assert!(judge(&[]).is_empty());
+        assert!(judge(&[], 0.5).is_empty());
+    }
+
+    #[test]
+    fn where_speed_is_no_matter_no_link_is_slow() {
+        let links = [
+            Links { left: 1.0, right: 1.0 },
+            Links { left: 1.0, right: 1e9 },
+            Links { left: 1e9, right: 1.0 },
+        ];
+        assert!(judge(&links, 0.0).iter().all(|check| check.verdict == Verdict::Ok));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn run(args: &Link) -> Result<(), Failure> {
     roll_call.joined(&world);
     let told = measure(&*world, (node, host), args.measure_s, &roll_call)
         .map_err(failure)
-        .and_then(|all| if world.rank() == 0 { write(&lines(&all)?) } else { Ok(()) });
+        .and_then(|all| if world.rank() == 0 { write(&lines(&all, args.min_share)?) } else { Ok(()) });
     match told {
         Ok(()) => {
             roll_call.ending();
@@ -216,10 +216,10 @@ fn best_rate(budget: Duration, mut round: impl FnMut(usize) -> Result<f64>) -> R
 }
 
 /// The lines of all ranks.
-fn lines(all: &[Measured]) -> Result<String, Failure> {
+fn lines(all: &[Measured], min_share: f64) -> Result<String, Failure> {
     let links: Option<Vec<Links>> =
         all.iter().map(|rank| rank.links.map(|(left, right)| Links { left, right })).collect();
-    let judged = judge(&links.unwrap_or_default());
+    let judged = judge(&links.unwrap_or_default(), min_share);
     let mut lines = String::new();
     for (rank, measured) in all.iter().enumerate() {
         let reporter = Reporter::Link {
@@ -288,7 +288,7 @@ mod tests {
                 assert!(right > 0.0 && right.to_bits() == left.to_bits());
                 assert!(measured.all_reduce.unwrap() > 0.0);
             }
-            assert_eq!(lines(&all[0]).unwrap().lines().count(), size);
+            assert_eq!(lines(&all[0], 0.5).unwrap().lines().count(), size);
         }
     }
 
