@@ -2,9 +2,8 @@
 // token, the query heads that share a key-value head, and SPLIT positions; partial results meet in `combine`. Which
 // positions are taken together depends on the token alone, so results do not depend on what else is in the batch.
 //
-// Macros: HEAD_DIM (LANES * 8), NUM_HEADS, NUM_KV_HEADS, GROUP (query heads of a block; divides NUM_HEADS / NUM_KV_HEADS),
-// KV_BLOCK (tokens of a cache block), SPLIT (a multiple of
-// it), BF16 (1: bf16, 0: f32), THREADS.
+// Macros: HEAD_DIM (a multiple of 8), NUM_HEADS, NUM_KV_HEADS, GROUP (query heads of a block, at most 8; divides
+// NUM_HEADS / NUM_KV_HEADS), KV_BLOCK (tokens of a cache block), SPLIT (a multiple of it), BF16 (1: bf16, 0: f32), THREADS.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -16,13 +15,202 @@ typedef u16 Element;
 typedef float Element;
 #endif
 
+// Products of bf16 run on the tensor cores, others one by one.
+#define TENSOR_CORES (BF16 && HEAD_DIM % 64 == 0)
+#define MINUS_INFINITY __int_as_float(0xff800000)
+constexpr u32 ALL_LANES = 0xffffffffu;
+constexpr int TILES = NUM_HEADS / NUM_KV_HEADS / GROUP;
+
+// Rounded to nearest even; what goes in is finite or NaN.
+__device__ __forceinline__ Element narrow(float x) {
+#if BF16
+    const u32 bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
+    return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#else
+    return x;
+#endif
+}
+
+// What a thread block works on.
+struct Work {
+    const Element *q, *keys, *values;
+    const int* blocks;
+    u64 row;
+    int kv_head, start, end;
+    float scale;
+
+    // The first element of a position's head. What lies beyond the end is the last position, and does not count.
+    __device__ __forceinline__ u64 place(int at) const {
+        at = min(at, end - 1);
+        const u64 slot = (u64)blocks[(at - start) / KV_BLOCK] * KV_BLOCK + at % KV_BLOCK;
+        return (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM;
+    }
+};
+
+#if TENSOR_CORES
+
+constexpr int PARTS = THREADS / 32;
+// A warp takes 16 positions, or twice as many of short heads, while the next ones are on their way.
+constexpr int UNROLL = HEAD_DIM == 64 ? 2 : 1;
+constexpr bool HAS_ROOM_AHEAD = HEAD_DIM <= 128;
+
+__device__ __forceinline__ uint4 load(const Element* from) { return __ldg(reinterpret_cast<const uint4*>(from)); }
+
+// c += a b, for a of 16 x 16 and b of 16 x 8. A lane (g = lane / 4, c = lane % 4) holds of a the rows g and g + 8, of b the
+// column g, each at k = 2c, 2c + 1 and 2c + 8, 2c + 9; of c the rows g and g + 8 at columns 2c and 2c + 1.
+__device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ u32 pack(float low, float high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+// Keys and values of a turn, loaded as they lie in memory: which of a head's dimensions stand where in a product is free
+// as long as both factors agree. Of keys a lane holds position g of every 8, dimensions 8c .. 8c + 7 of every 32; of values
+// positions 2c, 2c + 1, 2c + 8, 2c + 9 of every 16, dimensions 8g .. 8g + 7 of every 64.
+struct Turn {
+    uint4 keys[2 * UNROLL][HEAD_DIM / 32];
+    uint4 values[UNROLL][4][HEAD_DIM / 64];
+
+    __device__ __forceinline__ void fetch(const Work& work, int base, int g, int c) {
+#pragma unroll
+        for (int t = 0; t < 2 * UNROLL; ++t) {
+            const Element* from = work.keys + work.place(base + t * 8 + g) + c * 8;
+#pragma unroll
+            for (int b = 0; b < HEAD_DIM / 32; ++b) keys[t][b] = load(from + b * 32);
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const Element* from = work.values + work.place(base + u * 16 + (i / 2) * 8 + 2 * c + i % 2) + g * 8;
+#pragma unroll
+                for (int b = 0; b < HEAD_DIM / 64; ++b) values[u][i][b] = load(from + b * 64);
+            }
+        }
+    }
+};
+
+// One warp's positions: weighted sums, largest score and sum of weights of every head.
+__device__ __forceinline__ void attend(const Work& work, float (&sums)[GROUP][HEAD_DIM], float (&largests)[GROUP],
+                                       float (&weights)[GROUP]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    uint4 query[HEAD_DIM / 32];
+#pragma unroll
+    for (int b = 0; b < HEAD_DIM / 32; ++b) {
+        query[b] = make_uint4(0, 0, 0, 0);
+        if (g < GROUP) query[b] = load(work.q + (work.row + g) * HEAD_DIM + b * 32 + c * 8);
+    }
+    // Rows of a product are dimensions here, columns heads.
+    float out[HEAD_DIM / 64][4][4] = {};
+    float largest = MINUS_INFINITY, weight = 0;
+    const int stride = PARTS * UNROLL * 16;
+    int base = work.start + (threadIdx.x / 32) * UNROLL * 16;
+    Turn next;
+    if (HAS_ROOM_AHEAD && base < work.end) next.fetch(work, base, g, c);
+    for (; base < work.end; base += stride) {
+        Turn turn;
+        if (HAS_ROOM_AHEAD) {
+            turn = next;
+            if (base + stride < work.end) next.fetch(work, base + stride, g, c);
+        } else {
+            turn.fetch(work, base, g, c);
+        }
+        // Head g at positions 2c and 2c + 1 of every 8.
+        float scores[2 * UNROLL][2];
+        float most = largest;
+#pragma unroll
+        for (int t = 0; t < 2 * UNROLL; ++t) {
+            float product[4] = {};
+#pragma unroll
+            for (int b = 0; b < HEAD_DIM / 32; ++b) {
+                multiply(product, query[b].x, 0, query[b].y, 0, turn.keys[t][b].x, turn.keys[t][b].y);
+                multiply(product, query[b].z, 0, query[b].w, 0, turn.keys[t][b].z, turn.keys[t][b].w);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const bool counts = base + t * 8 + 2 * c + i < work.end;
+                scores[t][i] = counts ? product[i] * work.scale : MINUS_INFINITY;
+                most = fmaxf(most, scores[t][i]);
+            }
+        }
+        // The first position of a turn counts, so that this is a number.
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
+        const float shrink = exp2f(largest - most);
+        largest = most;
+        weight *= shrink;
+        if (__any_sync(ALL_LANES, shrink != 1.f)) {
+            const float even = __shfl_sync(ALL_LANES, shrink, 8 * c), odd = __shfl_sync(ALL_LANES, shrink, 8 * c + 4);
+#pragma unroll
+            for (int b = 0; b < HEAD_DIM / 64; ++b) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    out[b][j][0] *= even;
+                    out[b][j][1] *= odd;
+                    out[b][j][2] *= even;
+                    out[b][j][3] *= odd;
+                }
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            u32 shares[2];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const float first = exp2f(scores[2 * u + h][0] - most), second = exp2f(scores[2 * u + h][1] - most);
+                weight += first + second;
+                shares[h] = pack(first, second);
+            }
+#pragma unroll
+            for (int b = 0; b < HEAD_DIM / 64; ++b) {
+                const u32* v[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) v[i] = reinterpret_cast<const u32*>(&turn.values[u][i][b]);
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    // Dimensions 2j and 2j + 1 of neighbouring positions, side by side.
+                    multiply(out[b][j], __byte_perm(v[0][j], v[1][j], 0x5410), __byte_perm(v[0][j], v[1][j], 0x7632),
+                             __byte_perm(v[2][j], v[3][j], 0x5410), __byte_perm(v[2][j], v[3][j], 0x7632), shares[0],
+                             shares[1]);
+                }
+            }
+        }
+    }
+    weight += __shfl_xor_sync(ALL_LANES, weight, 1);
+    weight += __shfl_xor_sync(ALL_LANES, weight, 2);
+    if (c == 0 && g < GROUP) {
+        largests[g] = largest;
+        weights[g] = weight;
+    }
+#pragma unroll
+    for (int b = 0; b < HEAD_DIM / 64; ++b) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int head = 2 * c + i % 2, dim = b * 64 + g * 8 + 2 * j + i / 2;
+                if (head < GROUP) sums[head][dim] = out[b][j][i];
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ int part() { return threadIdx.x / 32; }
+
+#else
+
 // A lane holds 8 neighbouring elements of a head; the lanes of a team hold one token.
 constexpr int LANES = HEAD_DIM / 8;
-constexpr int TEAMS = THREADS / LANES;
+constexpr int PARTS = THREADS / LANES;
 constexpr int UNROLL = 4;
-constexpr int TILES = NUM_HEADS / NUM_KV_HEADS / GROUP;
 constexpr int RAW = 8 * sizeof(Element) / 16;
-#define MINUS_INFINITY __int_as_float(0xff800000)
 
 struct Raw {
     uint4 words[RAW];
@@ -36,8 +224,8 @@ __device__ __forceinline__ Raw load(const Element* from) {
 }
 
 __device__ __forceinline__ void widen(const Raw& raw, float (&x)[8]) {
+    const u32* words = reinterpret_cast<const u32*>(raw.words);
 #if BF16
-    const u32 words[4] = {raw.words[0].x, raw.words[0].y, raw.words[0].z, raw.words[0].w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         x[2 * i] = __uint_as_float(words[i] << 16);
@@ -45,25 +233,93 @@ __device__ __forceinline__ void widen(const Raw& raw, float (&x)[8]) {
     }
 #else
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        x[4 * i] = __uint_as_float(raw.words[i].x);
-        x[4 * i + 1] = __uint_as_float(raw.words[i].y);
-        x[4 * i + 2] = __uint_as_float(raw.words[i].z);
-        x[4 * i + 3] = __uint_as_float(raw.words[i].w);
-    }
+    for (int i = 0; i < 8; ++i) x[i] = __uint_as_float(words[i]);
 #endif
 }
 
-// Rounded to nearest even; what goes in is finite or NaN.
-__device__ __forceinline__ Element narrow(float x) {
-#if BF16
-    u32 bits = __float_as_uint(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
-    return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-#else
-    return x;
-#endif
+__device__ __forceinline__ int part() { return threadIdx.x / LANES; }
+
+// One team's positions.
+__device__ __forceinline__ void attend(const Work& work, float (&all_sums)[GROUP][HEAD_DIM], float (&largests)[GROUP],
+                                       float (&weights)[GROUP]) {
+    const int lane = threadIdx.x % LANES;
+    float query[GROUP][8], sums[GROUP][8], largest[GROUP], weight[GROUP];
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+        widen(load(work.q + (work.row + g) * HEAD_DIM + lane * 8), query[g]);
+        largest[g] = MINUS_INFINITY;
+        weight[g] = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            query[g][i] *= work.scale;
+            sums[g][i] = 0;
+        }
+    }
+    // Every lane makes the same number of turns, so that teams of a warp may shuffle together.
+    for (int base = work.start; base < work.end; base += PARTS * UNROLL) {
+        Raw keys[UNROLL], values[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const u64 place = work.place(base + u * PARTS + part()) + lane * 8;
+            keys[u] = load(work.keys + place);
+            values[u] = load(work.values + place);
+        }
+        float scores[UNROLL][GROUP];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            float key[8];
+            widen(keys[u], key);
+#pragma unroll
+            for (int g = 0; g < GROUP; ++g) {
+                float score = 0;
+#pragma unroll
+                for (int i = 0; i < 8; ++i) score = fmaf(query[g][i], key[i], score);
+#pragma unroll
+                for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(ALL_LANES, score, step);
+                scores[u][g] = base + u * PARTS + part() < work.end ? score : MINUS_INFINITY;
+            }
+        }
+#pragma unroll
+        for (int g = 0; g < GROUP; ++g) {
+            float most = largest[g];
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) most = fmaxf(most, scores[u][g]);
+            // A team that has seen no position yet has no largest score.
+            const float origin = most == MINUS_INFINITY ? 0.f : most;
+            const float shrink = exp2f(largest[g] - origin);
+            largest[g] = most;
+            weight[g] *= shrink;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sums[g][i] *= shrink;
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                scores[u][g] = exp2f(scores[u][g] - origin);
+                weight[g] += scores[u][g];
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            float value[8];
+            widen(values[u], value);
+#pragma unroll
+            for (int g = 0; g < GROUP; ++g) {
+#pragma unroll
+                for (int i = 0; i < 8; ++i) sums[g][i] = fmaf(scores[u][g], value[i], sums[g][i]);
+            }
+        }
+    }
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) all_sums[g][lane * 8 + i] = sums[g][i];
+        if (lane == 0) {
+            largests[g] = largest[g];
+            weights[g] = weight[g];
+        }
+    }
 }
+
+#endif
 
 // out, q: [t, NUM_HEADS, HEAD_DIM]; keys, values: [slots, NUM_KV_HEADS, HEAD_DIM]; tables: [sequences, table_len];
 // rows, seqs, visible: [items], an item being row `rows[i]` of q, which sees the first `visible[i]` positions of sequence
@@ -73,120 +329,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 paged_attention(Element* out, const Element* q, const Element* keys, const Element* values, const int* tables,
                 int table_len, const int* rows, const int* seqs, const int* visible, float scale, float* partial_sums,
                 float* partial_weights, int splits) {
+    __shared__ int blocks[SPLIT / KV_BLOCK];
+    __shared__ float sums[PARTS][GROUP][HEAD_DIM], largest[PARTS][GROUP], weight[PARTS][GROUP];
     const int item = blockIdx.x, split = blockIdx.z;
     const int kv_head = blockIdx.y / TILES;
     const int head = kv_head * (NUM_HEADS / NUM_KV_HEADS) + (blockIdx.y % TILES) * GROUP;
-    const int start = split * SPLIT;
-    const int end = min(visible[item], start + SPLIT);
+    const int start = split * SPLIT, end = min(visible[item], start + SPLIT);
     if (start >= end) return;
-    const int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    __shared__ int blocks[SPLIT / KV_BLOCK];
     const int* table = tables + (u64)seqs[item] * table_len + start / KV_BLOCK;
     for (int i = threadIdx.x; i < (end - start + KV_BLOCK - 1) / KV_BLOCK; i += THREADS) blocks[i] = table[i];
     __syncthreads();
     const u64 row = (u64)rows[item] * NUM_HEADS + head;
-
-    float query[GROUP][8], sums[GROUP][8], largest[GROUP], weight[GROUP];
-#pragma unroll
-    for (int g = 0; g < GROUP; ++g) {
-        widen(load(q + (row + g) * HEAD_DIM + lane * 8), query[g]);
-        largest[g] = MINUS_INFINITY;
-        weight[g] = 0;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            query[g][i] *= scale;
-            sums[g][i] = 0;
-        }
-    }
-
-    // What lies beyond the end is read at the last position and does not count.
-    Raw raw_keys[UNROLL], raw_values[UNROLL];
-    auto fetch = [&](int base) {
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            const int at = min(base + u * TEAMS + team, end - 1);
-            const u64 slot = (u64)blocks[(at - start) / KV_BLOCK] * KV_BLOCK + at % KV_BLOCK;
-            const u64 place = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM + lane * 8;
-            raw_keys[u] = load(keys + place);
-            raw_values[u] = load(values + place);
-        }
-    };
-    fetch(start);
-    // Every lane makes the same number of turns, so that teams of a warp may shuffle together.
-    for (int base = start; base < end; base += TEAMS * UNROLL) {
-        Raw these_keys[UNROLL], these_values[UNROLL];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            these_keys[u] = raw_keys[u];
-            these_values[u] = raw_values[u];
-        }
-        // The next turn's memory is on its way while this one computes.
-        fetch(base + TEAMS * UNROLL);
-        float scores[UNROLL][GROUP];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            float key[8];
-            widen(these_keys[u], key);
-#pragma unroll
-            for (int g = 0; g < GROUP; ++g) {
-                float score = 0;
-#pragma unroll
-                for (int i = 0; i < 8; ++i) score = fmaf(query[g][i], key[i], score);
-#pragma unroll
-                for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffffu, score, step);
-                scores[u][g] = base + u * TEAMS + team < end ? score : MINUS_INFINITY;
-            }
-        }
-#pragma unroll
-        for (int g = 0; g < GROUP; ++g) {
-            float next = largest[g];
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u) next = fmaxf(next, scores[u][g]);
-            const float base_of_exp = next == MINUS_INFINITY ? 0.f : next;
-            const float shrink = exp2f(largest[g] - base_of_exp);
-            largest[g] = next;
-            weight[g] *= shrink;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) sums[g][i] *= shrink;
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
-                scores[u][g] = exp2f(scores[u][g] - base_of_exp);
-                weight[g] += scores[u][g];
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            float value[8];
-            widen(these_values[u], value);
-#pragma unroll
-            for (int g = 0; g < GROUP; ++g) {
-#pragma unroll
-                for (int i = 0; i < 8; ++i) sums[g][i] = fmaf(scores[u][g], value[i], sums[g][i]);
-            }
-        }
-    }
-
-    __shared__ float team_sums[TEAMS][GROUP][HEAD_DIM];
-    __shared__ float team_largest[TEAMS][GROUP], team_weight[TEAMS][GROUP];
-#pragma unroll
-    for (int g = 0; g < GROUP; ++g) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) team_sums[team][g][lane * 8 + i] = sums[g][i];
-        if (lane == 0) {
-            team_largest[team][g] = largest[g];
-            team_weight[team][g] = weight[g];
-        }
-    }
+    attend(Work{q, keys, values, blocks, row, kv_head, start, end, scale}, sums[part()], largest[part()], weight[part()]);
     __syncthreads();
     for (int place = threadIdx.x; place < GROUP * HEAD_DIM; place += THREADS) {
         const int g = place / HEAD_DIM, dim = place % HEAD_DIM;
         float most = MINUS_INFINITY;
-        for (int t = 0; t < TEAMS; ++t) most = fmaxf(most, team_largest[t][g]);
+        for (int p = 0; p < PARTS; ++p) most = fmaxf(most, largest[p][g]);
         float sum = 0, total = 0;
-        for (int t = 0; t < TEAMS; ++t) {
-            const float share = exp2f(team_largest[t][g] - most);
-            sum = fmaf(share, team_sums[t][g][dim], sum);
-            total = fmaf(share, team_weight[t][g], total);
+        for (int p = 0; p < PARTS; ++p) {
+            const float share = exp2f(largest[p][g] - most);
+            sum = fmaf(share, sums[p][g][dim], sum);
+            total = fmaf(share, weight[p][g], total);
         }
         if (splits == 1) {
             out[(row + g) * HEAD_DIM + dim] = narrow(sum / total);
