@@ -1,5 +1,10 @@
 //! Ranges and marks of axes that a reader finds natural, also for constant and for very small numbers.
 
+/// An end this part of a step from a mark goes on to it.
+const NEAR: f64 = 0.4;
+/// How far, as a part of the range, an end goes beyond the values otherwise.
+const PAD: f64 = 0.04;
+
 /// How an axis maps values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
@@ -30,11 +35,15 @@ impl Axis {
         }
         let (low, high) = widened(low, high);
         let step = nice_step((high - low) / num as f64);
+        // An end goes on to the next mark where that is near, else a little beyond the values.
+        let near = |value: f64, mark: f64| (value - mark).abs() < NEAR * step;
         let (first, last) = ((low / step).floor(), (high / step).ceil());
+        let start = if low >= 0.0 || near(low, first * step) { first * step } else { low - PAD * (high - low) };
+        let end = if near(high, last * step) { last * step } else { high + PAD * (high - low) };
         // Rounding leaves 0.30000000000000004 otherwise.
-        let mark = |i: usize| ((first + i as f64) * step / step.min(1.0)).round() * step.min(1.0);
-        let marks = (0..=(last - first) as usize).map(mark).collect();
-        Self { low: first * step, high: last * step, scale: Scale::Linear, marks }
+        let mark = |i: usize| format!("{:.12e}", (first + i as f64) * step).parse().unwrap_or(0.0);
+        let marks = (0..=(last - first) as usize).map(mark).filter(|mark| (start..=end).contains(mark));
+        Self { low: start, high: end, scale: Scale::Linear, marks: marks.collect() }
     }
 
     /// Marks at powers of ten.
@@ -65,11 +74,16 @@ pub fn widened(low: f64, high: f64) -> (f64, f64) {
     (low - half, low + half)
 }
 
-/// The nearest of 1, 2, 5, 10 above, times a power of ten.
+/// The nearest of 1, 2, 5 and 10, times a power of ten.
 fn nice_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
-    let factor = step / power;
-    power * if factor <= 1.0 { 1.0 } else if factor <= 2.0 { 2.0 } else if factor <= 5.0 { 5.0 } else { 10.0 }
+    let factor = match step / power {
+        ..1.5 => 1.0,
+        ..3.0 => 2.0,
+        ..7.0 => 5.0,
+        _ => 10.0,
+    };
+    power * factor
 }
 
 /// A number as short as a reader needs it: about three digits.
@@ -99,9 +113,12 @@ mod tests {
 
     #[test]
     fn marks_are_round_and_cover_the_values() {
-        let axis = Axis::new(0.13, 0.8, Scale::Linear, 5);
+        let axis = Axis::new(0.13, 0.8, Scale::Linear, 4);
         assert_eq!(axis.marks, [0.0, 0.2, 0.4, 0.6, 0.8]);
         assert_eq!((axis.place(0.0), axis.place(0.4), axis.place(9.0)), (0.0, 0.5, 1.0));
+        let over = Axis::new(0.0, 20.5, Scale::Linear, 4);
+        assert_eq!(over.marks, [0.0, 5.0, 10.0, 15.0, 20.0]);
+        assert!(over.high > 20.5 && over.high < 22.0, "no empty fifth above the values");
         let wide = Axis::new(-3.0, 1234.0, Scale::Linear, 5);
         assert!(wide.low <= -3.0 && wide.high >= 1234.0 && wide.marks.contains(&0.0), "{wide:?}");
         let log = Axis::new(2e-7, 3e-3, Scale::Log, 5);

@@ -56,7 +56,7 @@ pub fn read_newest(run_dir: &RunDir) -> Vec<Engine> {
 /// Evenly spaced parts of a long file, as offset and length.
 fn parts(_: &File, len: u64) -> Vec<(u64, u64)> {
     let size = CURVE_BYTES / NUM_PARTS;
-    (0..NUM_PARTS).map(|part| ((len - size) / (NUM_PARTS - 1) * part, size)).collect()
+    (0..NUM_PARTS).map(|part| ((len - size) * part / (NUM_PARTS - 1), size)).collect()
 }
 
 fn read(run_dir: &RunDir, wanted: impl Fn(&File, u64) -> Vec<(u64, u64)>) -> Vec<Engine> {

@@ -167,10 +167,8 @@ impl Reader<'_> {
             self.columns.insert(reference.path.clone(), column);
         }
         let column = &self.columns[&reference.path];
-        let (Ok(rows), ColumnValues::F32(values)) = (column.rows_of(samples), &column.values) else {
-            return none;
-        };
-        rows.into_iter().map(|row| (Some(values[row]), column.details[row].clone())).collect()
+        let ColumnValues::F32(values) = &column.values else { return none };
+        samples.iter().map(|sample| reward_of(column, values, sample)).collect()
     }
 
     /// The log-probs of training that were kept for a step.
@@ -186,6 +184,18 @@ impl Reader<'_> {
             found.extend(ids.into_iter().zip(tokens_hashes).zip(values));
         }
         found
+    }
+}
+
+/// The row of a sample; older versions did not write the hash of its tokens.
+fn reward_of(column: &Column, values: &[f32], sample: &Sample) -> (Option<f32>, Option<String>) {
+    let id = sample.id();
+    let is_row = |row: &usize| {
+        column.ids[*row] == id && [0, sample.tokens_hash()].contains(&column.tokens_hashes[*row])
+    };
+    match (0..column.ids.len()).find(is_row) {
+        Some(row) => (values.get(row).copied(), column.details.get(row).cloned().flatten()),
+        None => (None, None),
     }
 }
 

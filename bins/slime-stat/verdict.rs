@@ -111,9 +111,10 @@ fn training_change(run: &Run) -> Option<Change> {
     let num = values.len().div_ceil(10);
     let (first, last) = (&values[..num], &values[values.len() - num..]);
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-    // The noise of a step is seen between neighbours, which hardly differ by learning.
-    let noise = values.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum::<f64>();
-    let error = (noise / (values.len() - 1) as f64 / num as f64).sqrt();
+    // Second differences are free of a steady rise, and have six times the variance of a step's noise.
+    let second = values.windows(3).map(|three| (three[0] - 2.0 * three[1] + three[2]).powi(2)).sum::<f64>();
+    let variance = second / values.len().saturating_sub(2).max(1) as f64 / 6.0;
+    let error = (2.0 * variance / num as f64).sqrt();
     Some(Change { what: "training reward".to_owned(), from: mean(first), to: mean(last), error })
 }
 

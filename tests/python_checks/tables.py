@@ -11,7 +11,7 @@ def read(path):
         import pandas
 
         table = pandas.read_parquet(path) if path.endswith(".parquet") else pandas.read_csv(path)
-        return list(table.columns), json.loads(table.to_json(orient="values", double_precision=15))
+        return list(table.columns), table.astype(object).where(table.notnull(), None).values.tolist()
     if package == "polars":
         import polars
 

@@ -44,7 +44,7 @@ fn page_says_whether_it_worked_and_why_and_has_all_parts_in_order() {
         &page,
         &[
             "<h1>The run worked</h1>",
-            "held-out reward rose from 0.10 to 0.90 in 12 steps",
+            "Held-out reward rose from 0.10 to 0.90 in 12 steps",
             "finished; warnings: many answers are cut off.",
             "Key numbers",
             "<h2>Warnings</h2>",

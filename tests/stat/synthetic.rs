@@ -85,7 +85,7 @@ impl Synthetic {
 
     /// The reward rises from 0.1 to 0.9.
     fn reward(&self, step: u64) -> f64 {
-        0.1 + 0.8 * step as f64 / self.num_steps.max(2).saturating_sub(1) as f64
+        0.1 + 0.8 * step as f64 / self.num_steps.max(1) as f64
     }
 
     fn write_metrics(&self, run: &Path) {
@@ -208,7 +208,7 @@ impl Synthetic {
                 let [segment, reward] = self.write_segment(run, step);
                 self.manifest(step, segment, reward)
             } else {
-                template.replace("@STEP@", &step.to_string())
+                template.replace("/@STEP@/", &format!("/{step:06}/")).replace("@STEP@", &step.to_string())
             };
             fs::write(folder.join("MANIFEST.json"), manifest).expect("writable");
         }

@@ -82,7 +82,7 @@ fn schema(rows: &Rows, has_set: bool) -> Result<TypePtr> {
 mod tests {
     use super::super::rows::Entry;
     use super::*;
-    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::file::reader::SerializedFileReader;
 
     #[test]
     fn rows_come_back_with_their_nulls() {

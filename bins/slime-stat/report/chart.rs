@@ -10,7 +10,7 @@ use crate::downsample::Bucket;
 /// The picture and the plot inside it, in units of the SVG.
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 240.0;
-const LEFT: f64 = 54.0;
+const LEFT: f64 = 64.0;
 const RIGHT: f64 = 548.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 196.0;
@@ -71,6 +71,8 @@ impl Frame {
         }
         if chart.from_zero && chart.scale == Scale::Linear && (y1 > 0.0 || y0 > 0.0) {
             y0 = y0.min(0.0);
+        } else if chart.from_zero && y0 == 0.0 && y1 == 0.0 {
+            y1 = 1.0;
         }
         let mut x = Axis::new(x0, x1, Scale::Linear, 6);
         // The curve fills the width; only the marks are round.
@@ -205,7 +207,7 @@ fn stack(frame: &Frame, series: &[&Series]) -> Markup {
             (s.color, s.buckets.iter().enumerate().map(bar).collect())
         })
         .collect();
-    html! { @for (color, path) in paths { path.bar class=(format!("c{}", color % 8)) d=(PreEscaped(path)) {} } }
+    html! { @for (color, path) in paths { path class=(format!("bar c{}", color % 8)) d=(PreEscaped(path)) {} } }
 }
 
 fn legend(series: &[&Series], is_stacked: bool) -> Markup {
@@ -213,7 +215,7 @@ fn legend(series: &[&Series], is_stacked: bool) -> Markup {
         ul.legend {
             @for s in series {
                 li {
-                    span class=(format!("key c{}", s.color % 8)) .dashed[s.is_dashed] {}
+                    span class=(format!("key c{}{}", s.color % 8, if s.is_dashed { " dashed" } else { "" })) {}
                     (s.label)
                     @if !is_stacked && let Some(last) = s.buckets.last() { b { (short(last.mean)) } }
                 }
@@ -271,7 +273,7 @@ mod tests {
     #[test]
     fn curve_rises_to_the_upper_right_and_labels_are_escaped() {
         let svg = chart(&[(0.0, 0.0), (1.0, 1.0)], false);
-        assert!(svg.contains("points=\"54.0,196.0 548.0,14.0\""), "{svg}");
+        assert!(svg.contains("points=\"64.0,196.0 548.0,14.0\""), "{svg}");
         assert!(svg.contains("a&lt;b&gt;") && !svg.contains("a<b>"), "{svg}");
         assert!(svg.contains("more is better") && svg.contains("aria-label=\"Reward: from 0 to 1\""), "{svg}");
     }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::summary::duration;
+use super::summary::{capital, duration};
 use crate::axis::short;
 use crate::names::{REWARD, STEP_TIME};
 use crate::read_run::Run;
@@ -23,7 +23,7 @@ pub fn verdicts(runs: &[Run]) -> Markup {
                     li.card.good[verdict.tone == Tone::Good].bad[verdict.tone == Tone::Bad] {
                         span class=(format!("key c{}", at % 8)) {}
                         b { (run.name) } ": " (verdict.headline) "."
-                        p.note { (verdict.reasons) "." }
+                        p.note { (capital(&verdict.reasons)) "." }
                     }
                 }
             }
@@ -63,7 +63,7 @@ pub fn finals(runs: &[Run]) -> Markup {
                     thead { tr { th { "number" } @for (at, run) in runs.iter().enumerate() { th.num { span class=(format!("key c{}", at % 8)) {} (run.name) } } } }
                     tbody {
                         @for set in &sets {
-                            tr { td { (set.replace('_', " ")) " reward" } @for run in runs { td.num { (eval(run, set).unwrap_or("–".to_owned())) } } }
+                            tr { td { (set.replace("held_out", "held-out").replace('_', " ")) " reward" } @for run in runs { td.num { (eval(run, set).unwrap_or("–".to_owned())) } } }
                         }
                         @for (name, cell) in fixed {
                             tr { td { (name) } @for run in runs { td.num { (cell(run).unwrap_or("–".to_owned())) } } }

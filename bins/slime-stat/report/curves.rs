@@ -185,7 +185,9 @@ fn chart(runs: &[Run], plan: &Plan) -> Chart {
     let mut series = Vec::new();
     for (at, run) in runs.iter().enumerate() {
         let mut numbers: Vec<(String, String)> = Vec::new();
-        for (name, label) in plan.numbers {
+        // Of several runs one number each is compared, unless a name stands for many.
+        let num = if runs.len() == 1 { plan.numbers.len() } else { 1 };
+        for (name, label) in plan.numbers.iter().take(num) {
             if name.ends_with(['/', '@', '_']) {
                 let all = run.metrics.names().into_iter().filter(|known| known.starts_with(name));
                 numbers.extend(all.map(|known| (known.to_owned(), format!("{label}{}", &known[name.len()..]))));
@@ -256,7 +258,7 @@ fn phases(run: &Run, is_one_of_many: bool) -> Option<Chart> {
     }
     let mut rest: std::collections::BTreeMap<u64, f64> = total.iter().copied().collect();
     let mut series = Vec::new();
-    for (number, (name, label)) in PHASES.iter().enumerate() {
+    for (name, label) in PHASES {
         let part: std::collections::BTreeMap<u64, f64> = run.metrics.series(name).into_iter().collect();
         if part.is_empty() {
             continue;
@@ -266,7 +268,8 @@ fn phases(run: &Run, is_one_of_many: bool) -> Option<Chart> {
         for (step, seconds) in &values {
             rest.entry(*step).and_modify(|left| *left = (*left - seconds).max(0.0));
         }
-        series.push(Series { label: (*label).to_owned(), color: number, is_dashed: false, buckets: buckets(&values) });
+        let color = series.len() % 7;
+        series.push(Series { label: label.to_owned(), color, is_dashed: false, buckets: buckets(&values) });
     }
     let rest: Vec<(u64, f64)> = rest.into_iter().collect();
     series.push(Series { label: "everything else".to_owned(), color: 7, is_dashed: false, buckets: buckets(&rest) });

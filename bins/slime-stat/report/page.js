@@ -97,7 +97,7 @@
     const anyDifferences = steps.some((s) => s.groups.some((g) => g.answers.some((a) => a.differences)));
     const anyTokens = steps.some((s) => s.groups.some((g) => g.answers.some((a) => a.tokens)));
     const modes = [];
-    if (anyDifferences) modes.push(["differences", "difference of both log-probs", [1e-6, 1e-5, 1e-4, 1e-3, 1e-2], (b) => "≤ " + b, "> 0.01"]);
+    if (anyDifferences) modes.push(["differences", "difference of both log-probs", [1e-6, 1e-5, 1e-4, 1e-3, 1e-2], (b) => "≤ " + b.toExponential(0), "> 1e-2"]);
     if (anyTokens) modes.push(["generated", "surprise in generation (−log-prob)", [0.1, 0.5, 1, 2, 4], (b) => "≤ " + b, "> 4"]);
     let step = steps.length - 1, mode = 0;
     const signed = (value) => (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(2);
@@ -105,8 +105,9 @@
       const row = make("div", "answer"), facts = make("div", "facts"), body = make("div", "body");
       const line = (...parts) => { const div = make("div"); div.append(...parts); facts.append(div); };
       if (answer.reward !== null) line("reward ", make("b", "", short(answer.reward)));
-      if (answer.advantage !== null) line("advantage ", make("span", answer.advantage > 0 ? "plus" : answer.advantage < 0 ? "minus" : "", signed(answer.advantage)));
-      for (const [name, value] of Object.entries(answer.parts || {})) line(`${name} ${typeof value === "number" ? short(value) : JSON.stringify(value)}`);
+      if (answer.advantage !== null) line("advantage ", make("b", answer.advantage > 0 ? "plus" : answer.advantage < 0 ? "minus" : "", signed(answer.advantage)));
+      const parts = Object.entries(answer.parts || {}).map(([name, value]) => `${name} ${typeof value === "number" ? short(value) : JSON.stringify(value)}`);
+      if (parts.length > 1) line(parts.join(" · "));
       line(`${answer.len} tokens${answer.status === "completed" ? "" : ", " + answer.status}`);
       if (answer.tokens) {
         const values = mode < modes.length ? answer[modes[mode][0]] : undefined, bounds = mode < modes.length ? modes[mode][2] : [];

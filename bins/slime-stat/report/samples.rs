@@ -25,13 +25,14 @@ pub fn section(run: &Run) -> Markup {
     let tokenizer = tokenizer(&run.dir, run.config.as_ref().map(|config| config.model.path.as_str()));
     let mut missing = Vec::new();
     let mut shown: Vec<Value> = Vec::new();
-    let mut left = BUDGET;
+    let (mut left, mut has_rewards) = (BUDGET, false);
     let chosen = chosen(&steps);
     for (at, step) in chosen.iter().enumerate() {
         // What one step leaves of its share goes to the others.
         let share = left / (chosen.len() - at);
         match read_step(&run.dir, *step, MAX_GROUPS, tokenizer.as_ref()) {
             Ok(groups) => {
+                has_rewards |= groups.iter().flat_map(|group| &group.answers).any(|answer| answer.reward.is_some());
                 let (value, used) = fitting(*step, &groups, share);
                 left = left.saturating_sub(used);
                 shown.push(value);
@@ -49,6 +50,7 @@ pub fn section(run: &Run) -> Markup {
             }
             @if shown.is_empty() { p.note { "No committed samples could be read." } }
             @else {
+                @if !has_rewards { p.note { "The rewards of these samples could not be read." } }
                 @if tokenizer.is_none() { p.note { "There is no tokenizer in the run's weights, so answers are shown whole, not token by token." } }
                 div #browser.browser { noscript { p { "Choosing a step needs JavaScript." } } }
                 (script_json("samples-data", &json!(shown)))

@@ -22,7 +22,7 @@ pub fn verdict(run: &Run, verdict: &Verdict) -> Markup {
             div {
                 p.eyebrow { "Run " b { (run.name) } @if let Some(model) = model(run) { " · " (model) } }
                 h1 { (verdict.headline) }
-                p.reasons { (verdict.reasons) "." }
+                p.reasons { (capital(&verdict.reasons)) "." }
             }
         }
     }
@@ -134,7 +134,7 @@ pub fn warnings(runs: &[Run]) -> Markup {
             h2 { "Warnings" }
             @for run in runs {
                 @let groups = grouped(&run.warnings);
-                @if runs.len() > 1 { h3 { (run.name) } }
+                @if runs.len() > 1 { h3.run { (run.name) } }
                 @if groups.is_empty() {
                     p.fine { "None: nothing looked wrong to the tools." }
                 }

@@ -12,6 +12,8 @@ use crate::read_trace::Trace;
 /// Width of the picture in its own units.
 const WIDTH: f64 = 1000.0;
 const LANE: f64 = 30.0;
+/// Number of the grey among the colours.
+const IDLE: usize = 7;
 /// Spans of one lane; of more, the one that fills most of each slot is drawn.
 const MAX_SPANS: usize = 900;
 
@@ -41,12 +43,13 @@ pub fn section(run: &Run) -> Markup {
     if end <= start {
         return html! {};
     }
-    let mut colors: Vec<&str> = Vec::new();
+    let mut names: Vec<&str> = Vec::new();
     for stretch in stretches() {
-        if !colors.contains(&stretch.name.as_str()) {
-            colors.push(&stretch.name);
+        if !names.contains(&stretch.name.as_str()) {
+            names.push(&stretch.name);
         }
     }
+    let colors: BTreeMap<&str, usize> = colors(&names);
     let height = LANE * lanes.len() as f64;
     let is_cut = run.traces.iter().any(|trace| trace.is_cut);
     html! {
@@ -69,7 +72,7 @@ pub fn section(run: &Run) -> Markup {
                                 @let y = LANE * at as f64;
                                 rect.track x="0" y=(y + 3.0) width=(WIDTH) height=(LANE - 6.0) {}
                                 @for s in thinned(&lane.stretches, start, end) {
-                                    (bar(&s, y, start, WIDTH / (end - start), colors.iter().position(|name| *name == s.name)))
+                                    (bar(&s, y, start, WIDTH / (end - start), colors.get(s.name.as_str()).copied()))
                                 }
                             }
                         }
@@ -82,8 +85,8 @@ pub fn section(run: &Run) -> Markup {
                 }
                 p.axis-name { "time since the start of the first span" }
                 ul.legend {
-                    @for (color, name) in colors.iter().take(16).enumerate() {
-                        li { span class=(format!("key c{}", color % 8)) {} (name) }
+                    @for name in names.iter().take(16) {
+                        li { span class=(format!("key c{}", colors[name])) {} (name) }
                     }
                 }
             }
@@ -91,11 +94,18 @@ pub fn section(run: &Run) -> Markup {
     }
 }
 
+/// A colour for each name: grey for waiting and for what is not known, the others in turn.
+fn colors<'a>(names: &[&'a str]) -> BTreeMap<&'a str, usize> {
+    let is_idle = |name: &str| name.contains("wait") || name.contains("idle") || name == "everything else";
+    let busy = names.iter().filter(|name| !is_idle(name)).enumerate().map(|(at, name)| (*name, at % IDLE));
+    busy.chain(names.iter().filter(|name| is_idle(name)).map(|name| (*name, IDLE))).collect()
+}
+
 fn bar(stretch: &Stretch, y: f64, start: f64, scale: f64, color: Option<usize>) -> Markup {
     let seconds = stretch.end - stretch.start;
     let step = stretch.step.map(|step| format!(", step {step}")).unwrap_or_default();
     html! {
-        rect class=(format!("bar c{}", color.unwrap_or(0) % 8))
+        rect class=(format!("bar c{}", color.unwrap_or(IDLE)))
             x=(format!("{:.2}", (stretch.start - start) * scale)) y=(y + 3.0)
             width=(format!("{:.2}", (seconds * scale).max(0.4))) height=(LANE - 6.0) {
             title { (stretch.name) (step) ": " (duration(seconds)) }
