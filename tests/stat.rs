@@ -2,6 +2,8 @@
 
 #[path = "stat/export.rs"]
 mod export;
+#[path = "stat/live.rs"]
+mod live;
 #[path = "stat/python.rs"]
 mod python;
 #[path = "stat/readers.rs"]

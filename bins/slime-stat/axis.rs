@@ -38,7 +38,8 @@ impl Axis {
         // An end goes on to the next mark where that is near, else a little beyond the values.
         let near = |value: f64, mark: f64| (value - mark).abs() < NEAR * step;
         let (first, last) = ((low / step).floor(), (high / step).ceil());
-        let start = if low >= 0.0 || near(low, first * step) { first * step } else { low - PAD * (high - low) };
+        let start =
+            if low >= 0.0 || near(low, first * step) { first * step } else { low - PAD * (high - low) };
         let end = if near(high, last * step) { last * step } else { high + PAD * (high - low) };
         // Rounding leaves 0.30000000000000004 otherwise.
         let mark = |i: usize| format!("{:.12e}", (first + i as f64) * step).parse().unwrap_or(0.0);
@@ -51,7 +52,8 @@ impl Axis {
         let (first, last) = (low.log10().floor(), high.log10().ceil());
         let last = if last > first { last } else { first + 1.0 };
         let every = ((last - first) / 5.0).ceil().max(1.0) as usize;
-        let marks = (0..=(last - first) as usize).step_by(every).map(|i| 10f64.powf(first + i as f64)).collect();
+        let marks =
+            (0..=(last - first) as usize).step_by(every).map(|i| 10f64.powf(first + i as f64)).collect();
         Self { low: 10f64.powf(first), high: 10f64.powf(last), scale: Scale::Log, marks }
     }
 

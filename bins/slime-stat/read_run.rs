@@ -51,6 +51,9 @@ pub fn read_run(path: &str) -> Result<Run, Failure> {
     let dir = RunDir::new(path);
     let metrics = read(path)?;
     let mut missing = metrics.missing.clone();
+    if metrics.steps.is_empty() {
+        missing.push("no step has been told yet".to_owned());
+    }
     let config_text = fs::read_to_string(dir.run_toml()).ok();
     let config = match &config_text {
         None => {
@@ -71,7 +74,8 @@ pub fn read_run(path: &str) -> Result<Run, Failure> {
     }
     let traces = read_traces(&dir, TRACE_BYTES);
     if traces.is_empty() {
-        missing.push("there are no trace files, so the timeline is made of the times of the steps".to_owned());
+        missing
+            .push("there are no trace files, so the timeline is made of the times of the steps".to_owned());
     }
     let summary = summarise(path, &metrics);
     let warnings = read_warnings(&dir);

@@ -160,7 +160,9 @@ impl Reader<'_> {
     /// Reward and its parts for each sample; none where the column is gone.
     fn rewards(&mut self, entry: &GroupEntry, samples: &[Sample]) -> Vec<(Option<f32>, Option<String>)> {
         let none = vec![(None, None); samples.len()];
-        let Some(reference) = entry.columns.iter().find(|column| column.name == "reward") else { return none };
+        let Some(reference) = entry.columns.iter().find(|column| column.name == "reward") else {
+            return none;
+        };
         if !self.columns.contains_key(&reference.path) {
             let bytes = fs::read(self.run_dir.join(&reference.path)).ok();
             let Some((column, _)) = bytes.and_then(|bytes| Column::decode(bytes).ok()) else { return none };

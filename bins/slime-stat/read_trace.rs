@@ -117,7 +117,9 @@ mod tests {
         let run_dir = RunDir::new(folder.path());
         fs::create_dir(run_dir.join(TRACES)).unwrap();
         let event = |ts: u32| {
-            format!("{{\"ph\":\"X\",\"name\":\"train\",\"ts\":{ts},\"dur\":5,\"tid\":1,\"args\":{{\"step\":3}}}}")
+            format!(
+                "{{\"ph\":\"X\",\"name\":\"train\",\"ts\":{ts},\"dur\":5,\"tid\":1,\"args\":{{\"step\":3}}}}"
+            )
         };
         let write = |name: &str, text: String| fs::write(run_dir.join(TRACES).join(name), text).unwrap();
         write("trainer.0.000001.json", format!("[{},\n{}]\n", event(1), event(2)));

@@ -96,9 +96,13 @@ pub fn advice(kind: &str) -> &'static str {
             "All answers of a group have the same reward, so it has no gradient. Mix in harder or easier \
              prompts, or filter flat groups."
         }
-        "mismatch" => "Training uses other probabilities than generation did. Check dtypes, versions and staleness.",
+        "mismatch" => {
+            "Training uses other probabilities than generation did. Check dtypes, versions and staleness."
+        }
         "truncation" => "Raise rollout.max_response_len, or reward shorter answers.",
-        "not_finite" => "Training is broken from this step on. Go back to a checkpoint and lower the learning rate.",
+        "not_finite" => {
+            "Training is broken from this step on. Go back to a checkpoint and lower the learning rate."
+        }
         "reward_jump" => "Read the answers of this step: a sudden jump is often a gap in the reward.",
         "dead_environment" => "Look at the logs of the environment or reward program.",
         _ => "",
@@ -111,8 +115,7 @@ mod tests {
 
     #[test]
     fn warnings_of_a_kind_stand_together_the_gravest_first() {
-        let warning =
-            |step, kind: &str| Warning { step, kind: kind.to_owned(), ..Warning::default() };
+        let warning = |step, kind: &str| Warning { step, kind: kind.to_owned(), ..Warning::default() };
         let all = [warning(3, "truncation"), warning(5, "truncation"), warning(4, "not_finite")];
         let groups = grouped(&all);
         assert_eq!((groups[0].kind.as_str(), groups[0].count), ("not_finite", 1));

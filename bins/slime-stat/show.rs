@@ -43,7 +43,7 @@ pub fn main() -> Result<(), Failure> {
         return print(&stream(&args)?);
     }
     let metrics = read(run)?;
-    metrics.missing.iter().filter(|sentence| sentence.contains(':')).for_each(|s| tracing::warn!("{s}"));
+    metrics.missing.iter().for_each(|sentence| tracing::warn!("{sentence}"));
     let text = match (args.json, args.eval) {
         (true, _) => write_json::json(&metrics, Some(&summarise(run, &metrics))),
         (_, true) => page(&metrics, None, true),

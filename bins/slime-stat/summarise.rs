@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use slime_config::RunDir;
 
+use crate::names;
 use crate::read_attempts::{Attempt, Note, read_attempts};
 use crate::read_job::{Job, read_job};
-use crate::names;
 use crate::read_metrics::{Metrics, Numbers};
 
 /// Ranks write a note about every 30 s: one that missed three is silent.
@@ -271,7 +271,8 @@ mod tests {
         let mut metrics = Metrics::default();
         let named = "{\"perf/step_time\":10,\"perf/train_time\":7,\"perf/actor_train_time\":6,\"perf/train_wait_time\":3}";
         metrics.steps.insert(0, step(named));
-        let parts = [("wait for samples", 3.0), ("train", 6.0), ("other", 1.0)].map(|(name, s)| (name.to_owned(), s));
+        let parts =
+            [("wait for samples", 3.0), ("train", 6.0), ("other", 1.0)].map(|(name, s)| (name.to_owned(), s));
         assert_eq!(super::phases(&metrics).unwrap().parts, parts, "train_time holds others and is no part");
     }
 }

@@ -99,7 +99,12 @@ fn eval_change(run: &Run, set: &str) -> Option<Change> {
     // Of rewards between 0 and 1; the variance of a share is the largest they can have.
     let variance = |mean: f64| if (0.0..=1.0).contains(&mean) { mean * (1.0 - mean) } else { 0.0 };
     let error = if num > 0.0 { ((variance(from) + variance(to)) / num).sqrt() } else { 0.0 };
-    Some(Change { what: format!("{} reward", set.replace("held_out", "held-out").replace('_', " ")), from, to, error })
+    Some(Change {
+        what: format!("{} reward", set.replace("held_out", "held-out").replace('_', " ")),
+        from,
+        to,
+        error,
+    })
 }
 
 /// The mean of the first against that of the last tenth of the steps.
@@ -129,7 +134,9 @@ pub fn judge(run: &Run) -> Verdict {
     let (tone, headline) = match (state, way) {
         (State::Failed, Some(Way::Up)) => (Tone::Bad, "The run learned, then failed"),
         (State::Failed, _) => (Tone::Bad, "The run failed"),
-        (State::Done, Some(Way::Up)) if has_grave => (Tone::Neutral, "The run learned, but look at its warnings"),
+        (State::Done, Some(Way::Up)) if has_grave => {
+            (Tone::Neutral, "The run learned, but look at its warnings")
+        }
         (State::Done, Some(Way::Up)) => (Tone::Good, "The run worked"),
         (State::Done, Some(Way::Flat)) if is_full => (Tone::Neutral, "The run had nothing left to learn"),
         (State::Done, Some(Way::Flat)) => (Tone::Neutral, "The run did not learn"),
@@ -210,9 +217,12 @@ mod tests {
         let step = |(at, reward): (usize, &f64)| {
             format!("{{\"step\":{at},\"train/loss\":0,\"rollout/raw_reward\":{reward}}}\n")
         };
-        fs::write(metrics.join("train.jsonl"), rewards.iter().enumerate().map(step).collect::<String>()).unwrap();
+        fs::write(metrics.join("train.jsonl"), rewards.iter().enumerate().map(step).collect::<String>())
+            .unwrap();
         let eval = |(version, reward): &(u64, f64)| {
-            format!("{{\"version\":{version},\"set\":\"held_out\",\"reward_mean\":{reward},\"num_samples\":100}}\n")
+            format!(
+                "{{\"version\":{version},\"set\":\"held_out\",\"reward_mean\":{reward},\"num_samples\":100}}\n"
+            )
         };
         fs::write(metrics.join("rollout.jsonl"), evals.iter().map(eval).collect::<String>()).unwrap();
         judge(&read_run(folder.path().to_str().unwrap()).unwrap())
@@ -235,7 +245,10 @@ mod tests {
         assert_eq!((chance.headline.as_str(), chance.tone), ("The run did not learn", Tone::Neutral));
         assert!(chance.reasons.contains("which may be chance"), "{}", chance.reasons);
         assert_eq!(run(&[(0, 0.5), (12, 0.1)], &[], Some("done")).tone, Tone::Bad);
-        assert_eq!(run(&[(0, 0.99), (2, 0.99)], &[], Some("done")).headline, "The run had nothing left to learn");
+        assert_eq!(
+            run(&[(0, 0.99), (2, 0.99)], &[], Some("done")).headline,
+            "The run had nothing left to learn"
+        );
         let failed = run(&[(0, 0.1), (12, 0.9)], &[], Some("failed"));
         assert_eq!(failed.headline, "The run learned, then failed");
         assert_eq!(run(&[], &[0.1, 0.5, 0.9], None).headline, "The run is learning so far");

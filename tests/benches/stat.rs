@@ -30,7 +30,10 @@ fn main() {
     };
     synthetic.write(&run);
     let num_samples = NUM_STEPS * u64::from(synthetic.num_groups * synthetic.num_samples);
-    println!("{NUM_STEPS} steps, {num_samples} samples, {:.1} MB of metrics", megabytes(&run.join("metrics")));
+    println!(
+        "{NUM_STEPS} steps, {num_samples} samples, {:.1} MB of metrics",
+        megabytes(&run.join("metrics"))
+    );
     let report = folder.path().join("report.html");
     let csv = folder.path().join("steps.csv");
     let calls: [(&str, Vec<&str>); 4] = [

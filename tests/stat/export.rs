@@ -105,7 +105,8 @@ fn wandb_reads_the_offline_run() {
     let bytes = fs::read(&log).expect("it is there");
     assert_eq!(&bytes[..7], b":W&B\xe1\xbe\x00");
     let Some(read) = check("wandb", "wandb_records.py", &[name(&log)]) else { return };
-    let kinds: Vec<&str> = read["kinds"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    let kinds: Vec<&str> =
+        read["kinds"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
     assert_eq!((kinds[0], kinds[1], kinds[kinds.len() - 1]), ("header", "run", "exit"));
     assert_eq!((&read["run"]["id"], &read["run"]["name"]), (&json!(id), &json!("run")));
     assert_eq!(read["run"]["config"]["run"]["seed"], 7);
@@ -123,9 +124,12 @@ fn prometheus_gets_the_newest_values_under_legal_names() {
     export(&run, &format!("prometheus:{}", name(&target)));
     let text = fs::read_to_string(&target).expect("it is there");
     assert!(text.contains("slime_train_grad_norm{run=\"run\",tool=\"train\"} 0."), "{text}");
-    assert!(text.contains("slime_eval_reward_mean{run=\"run\",set=\"held_out\"} 0.9\n"), "{text}");
+    assert!(text.contains("slime_eval_reward_mean{run=\"run\",set=\"held_out\"} 0.9"), "{text}");
     assert!(text.contains("slime_engine_kv_used{run=\"run\",tool=\"replica.1\"} "), "{text}");
-    assert!(text.contains("slime_step{run=\"run\"} 11\n") && text.contains("slime_done{run=\"run\"} 1\n"), "{text}");
+    assert!(
+        text.contains("slime_step{run=\"run\"} 11\n") && text.contains("slime_done{run=\"run\"} 1\n"),
+        "{text}"
+    );
     // The rules of the format: HELP, TYPE, then the values of that name; names of letters, digits and underscores.
     let (mut known, mut seen) = (String::new(), BTreeSet::new());
     for line in text.lines() {
@@ -149,9 +153,13 @@ fn trace_is_one_array_with_names() {
     let (_folder, run, out) = folders();
     let target = out.join("all.json");
     export(&run, &format!("trace:{}", name(&target)));
-    let events: Vec<Value> = serde_json::from_slice(&fs::read(&target).expect("it is there")).expect("one array");
-    let processes: Vec<&Value> =
-        events.iter().filter(|event| event["name"] == "process_name").map(|event| &event["args"]["name"]).collect();
+    let events: Vec<Value> =
+        serde_json::from_slice(&fs::read(&target).expect("it is there")).expect("one array");
+    let processes: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["name"] == "process_name")
+        .map(|event| &event["args"]["name"])
+        .collect();
     assert_eq!(processes, [&json!("replica.0 (000001)"), &json!("trainer.0 (000001)")]);
     let spans = |pid: u64| events.iter().filter(|e| e["ph"] == "X" && e["pid"] == pid).count();
     assert_eq!((spans(1), spans(2)), (24, 48), "the torn last line is left out");
@@ -178,7 +186,9 @@ fn targets_that_cannot_be_written_are_errors_and_leave_nothing() {
     fs::remove_dir_all(run.join("trace")).expect("ours");
     let output = stat(&[name(&run), "--export", &format!("trace:{}", name(&out.join("t.json")))]);
     assert_eq!(output.status.code(), Some(66), "{output:?}");
-    let full = Command::new(env!("CARGO_BIN_EXE_slime-stat")).args([name(&run), "--export", "prometheus:/dev/full"]).output();
+    let full = Command::new(env!("CARGO_BIN_EXE_slime-stat"))
+        .args([name(&run), "--export", "prometheus:/dev/full"])
+        .output();
     assert_eq!(full.expect("it starts").status.code(), Some(74));
     drop(folder);
 }

@@ -30,11 +30,15 @@ fn todays_names_are_joined_and_reward_mean_is_added() {
 
 #[test]
 fn torn_and_broken_lines_are_left_out_and_said() {
-    let run = run_with("{\"step\":0,\"loss\":1}\n{\"step\":1,\"lo{\"step\":2,\"loss\":3}\n{\"step\":3,\"loss\":4}\n{\"st", "");
+    let run = run_with(
+        "{\"step\":0,\"loss\":1}\n{\"step\":1,\"lo{\"step\":2,\"loss\":3}\n{\"step\":3,\"loss\":4}\n{\"st",
+        "",
+    );
     let output = stat(&[name(run.path()), "--json"]);
     assert!(output.status.success(), "{output:?}");
     let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let steps: Vec<&Value> = value["steps"].as_array().expect("a list").iter().map(|row| &row["step"]).collect();
+    let steps: Vec<&Value> =
+        value["steps"].as_array().expect("a list").iter().map(|row| &row["step"]).collect();
     assert_eq!(steps, [0, 3]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("train.jsonl: 1 broken line is left out"), "{said}");
@@ -46,7 +50,8 @@ fn streams_about_other_things_are_no_steps() {
     let run = run_with("{\"step\":0,\"loss\":1}\n", "");
     let metrics = run.path().join("metrics");
     fs::write(metrics.join("engine-0.jsonl"), "{\"time\":5,\"num_running\":3}\n").expect("writable");
-    fs::write(metrics.join("warnings.jsonl"), "{\"step\":7,\"kind\":\"truncation\",\"value\":0.5}\n").expect("writable");
+    fs::write(metrics.join("warnings.jsonl"), "{\"step\":7,\"kind\":\"truncation\",\"value\":0.5}\n")
+        .expect("writable");
     let output = stat(&[name(run.path()), "--json"]);
     let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(value["steps"].as_array().map(Vec::len), Some(1), "{output:?}");

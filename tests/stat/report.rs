@@ -66,7 +66,7 @@ fn page_says_whether_it_worked_and_why_and_has_all_parts_in_order() {
             "trainer.0",
             "<h2>Samples</h2>",
             "<h2>Before and after</h2>",
-            "Compute 0 + 12. Reply with only the number.",
+            "Compute 1 + 0. Reply with only the number.",
             "<h2>Configuration</h2>",
             "n_samples_per_prompt",
             "<h2>Provenance</h2>",
@@ -76,7 +76,13 @@ fn page_says_whether_it_worked_and_why_and_has_all_parts_in_order() {
     );
     let charts = page.matches("<figure class=\"card chart\"").count();
     assert!(charts >= 18, "{charts} charts");
-    assert_eq!(page.matches("training step</text>").count() + page.matches("policy version</text>").count() + page.matches("minutes since the start</text>").count(), charts, "every chart names what is to the right");
+    assert_eq!(
+        page.matches("training step</text>").count()
+            + page.matches("policy version</text>").count()
+            + page.matches("minutes since the start</text>").count(),
+        charts,
+        "every chart names what is to the right"
+    );
     assert_eq!(page.matches("rotate(-90)").count(), charts, "and what is upwards");
 }
 
@@ -117,8 +123,16 @@ fn run_of_an_older_version_is_shown_as_far_as_it_goes() {
         "",
     );
     let page = page(&[run.path()]);
-    in_order(&page, &["The run", "not finished", "Training reward", "Entropy", "Time of a step", "<h2>Timeline</h2>"]);
-    for missing in ["run.toml is missing", "run.json is missing", "there are no trace files", "its last line is still being written"] {
+    in_order(
+        &page,
+        &["The run", "not finished", "Training reward", "Entropy", "Time of a step", "<h2>Timeline</h2>"],
+    );
+    for missing in [
+        "run.toml is missing",
+        "run.json is missing",
+        "there are no trace files",
+        "its last line is still being written",
+    ] {
         assert!(page.contains(missing), "{missing}");
     }
     assert!(page.contains("No committed samples could be read"), "no samples");
@@ -128,7 +142,10 @@ fn run_of_an_older_version_is_shown_as_far_as_it_goes() {
 fn pruned_segments_are_said_and_the_rest_is_shown() {
     let run = synthetic(|run| run.segment_steps = vec![11]);
     let page = page(&[run.path()]);
-    assert!(page.contains("step 0: rollout/000000/replica-0.000001.000000.arrow: No such file"), "pruned step");
+    assert!(
+        page.contains("step 0: rollout/000000/replica-0.000001.000000.arrow: No such file"),
+        "pruned step"
+    );
     assert!(page.contains("\"step\":11"));
 }
 
@@ -136,10 +153,18 @@ fn pruned_segments_are_said_and_the_rest_is_shown() {
 fn several_runs_are_compared_in_one_page() {
     let (short, long) = (synthetic(|run| run.num_steps = 6), synthetic(|run| run.num_samples = 2));
     let page = page(&[short.path(), long.path()]);
-    in_order(&page, &["Comparison of 2 runs", "Numbers at the end", "Training reward", "Settings that differ"]);
-    assert!(page.contains("rollout.n_samples_per_prompt") && !page.contains("<code>run.seed</code>"), "only what differs");
-    let names: Vec<String> =
-        [&short, &long].iter().map(|run| run.path().file_name().expect("a name").to_string_lossy().into_owned()).collect();
+    in_order(
+        &page,
+        &["Comparison of 2 runs", "Numbers at the end", "Training reward", "Settings that differ"],
+    );
+    assert!(
+        page.contains("rollout.n_samples_per_prompt") && !page.contains("<code>run.seed</code>"),
+        "only what differs"
+    );
+    let names: Vec<String> = [&short, &long]
+        .iter()
+        .map(|run| run.path().file_name().expect("a name").to_string_lossy().into_owned())
+        .collect();
     for name in names {
         assert!(page.contains(&format!("{name}: mean")), "each run has its line");
     }
@@ -150,9 +175,9 @@ fn several_runs_are_compared_in_one_page() {
 #[test]
 fn page_of_ten_thousand_steps_stays_small() {
     let run = synthetic(|run| {
-        (run.num_steps, run.num_groups, run.num_samples, run.num_states) = (10_000, 2, 2, 50_000);
+        (run.num_steps, run.num_groups, run.num_samples, run.num_states) = (10_000, 2, 2, 5_000);
         run.segment_steps = (0..16).map(|at| at * 9999 / 15).collect();
-        (run.num_tokens, run.answer) = (4000, "a long answer ".repeat(1000));
+        (run.num_tokens, run.answer) = (2000, "a long answer ".repeat(1000));
     });
     let page = page(&[run.path()]);
     assert!(page.len() < 5 << 20, "{} bytes", page.len());
@@ -202,13 +227,18 @@ fn tokens_are_shown_one_by_one_with_both_log_probs_where_there_is_a_tokenizer() 
     fs::create_dir_all(run.path().join("weights")).expect("writable");
     fs::rename(other.path().join("weights"), run.path().join("weights/000012.e001")).expect("same disk");
     let page = page(&[run.path()]);
-    let data = page.split("<script class=\"samples-data\" type=\"application/json\">").nth(1).expect("samples");
+    let data =
+        page.split("<script class=\"samples-data\" type=\"application/json\">").nth(1).expect("samples");
     let steps: serde_json::Value =
         serde_json::from_str(data.split("</script>").next().expect("an end")).expect("JSON");
     let answer = &steps[0]["groups"][1]["answers"][2];
     // Token `at` of the sample is (7 at + group + index) mod 96; the first three are the prompt.
-    let tokens: Vec<String> =
-        answer["tokens"].as_array().expect("a list").iter().map(|t| t.as_str().expect("text").trim().to_owned()).collect();
+    let tokens: Vec<String> = answer["tokens"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|t| t.as_str().expect("text").trim().to_owned())
+        .collect();
     assert_eq!(tokens, ["24", "31", "38", "45", "52", "59"]);
     assert_eq!(answer["generated"].as_array().map(Vec::len), Some(6));
     let differences = answer["differences"].as_array().expect("kept");

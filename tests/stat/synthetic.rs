@@ -8,8 +8,8 @@ use std::path::Path;
 
 use serde_json::json;
 use slime_record::{
-    Account, Column, ColumnRef, ColumnValues, GroupEntry, Manifest, Provenance, Sample, SampleEntry, SegmentRef,
-    Status, VersionRun, encode_segment,
+    Account, Column, ColumnRef, ColumnValues, GroupEntry, Manifest, Provenance, Sample, SampleEntry,
+    SegmentRef, Status, VersionRun, encode_segment,
 };
 
 /// When the first step began, seconds since 1970.
@@ -61,7 +61,8 @@ impl Synthetic {
             fs::create_dir_all(run.join(folder)).expect("writable");
         }
         fs::write(run.join("run.toml"), self.config()).expect("writable");
-        let provenance = json!({"tool_version": "0.1.0", "host": "n1", "config_hash": "abc", "slurm": {"job_id": "77"}});
+        let provenance =
+            json!({"tool_version": "0.1.0", "host": "n1", "config_hash": "abc", "slurm": {"job_id": "77"}});
         fs::write(run.join("run.json"), provenance.to_string()).expect("writable");
         fs::write(run.join("control/done"), "").expect("writable");
         self.write_metrics(run);
@@ -104,7 +105,8 @@ impl Synthetic {
                  \"perf/log_probs_time\":1.5,\"perf/actor_train_time\":6.0,\"perf/update_weights_time\":1.0,\
                  \"perf/save_model_time\":0.5,\"perf/wait_time_ratio\":0.5,\"perf/actor_train_tflops\":1.2,\"perf/mfu\":0.31,\
                  \"perf/actor_train_tok_per_s\":{},\"perf/max_rss_gb\":1.9}}",
-                1e-9 * wave, 1e-9 * wave,
+                1e-9 * wave,
+                1e-9 * wave,
                 2.4 / (1.0 + step as f64 * 0.4),
                 0.01 + 0.01 * wave.abs(),
                 1e-4 * wave.abs(),
@@ -183,7 +185,9 @@ impl Synthetic {
                 group,
                 index,
                 prompt_id: format!("p{group}"),
-                prompt: format!("[{{\"role\":\"user\",\"content\":\"Compute {group} + {step}. Reply with only the number.\"}}]"),
+                prompt: format!(
+                    "[{{\"role\":\"user\",\"content\":\"Compute {group} + {step}. Reply with only the number.\"}}]"
+                ),
                 label: Some((u64::from(group) + step).to_string()),
                 response: if index == 0 { self.answer.clone() } else { format!("it is {index}") },
                 prompt_len: 3,
@@ -235,7 +239,8 @@ impl Synthetic {
                 sample.rollout_log_probs.iter().enumerate().map(off).collect::<Vec<f32>>()
             };
             let values = ColumnValues::F32List(samples.iter().map(trained).collect());
-            let column = Column::new("log_probs", &samples, values).encode(&provenance).expect("columns are whole");
+            let column =
+                Column::new("log_probs", &samples, values).encode(&provenance).expect("columns are whole");
             put(format!("column/log_probs/{step:06}/0.000001.000000.arrow"), &column);
         }
         [segment.len() as u64, reward.len() as u64]
@@ -300,8 +305,10 @@ impl Synthetic {
             let provenance = Provenance::default();
             let rewards = samples.iter().map(|s| f32::from(u8::from(right || s.group == 0))).collect();
             let column = Column::new("reward", &samples, ColumnValues::F32(rewards));
-            fs::write(folder.join("samples.arrow"), encode_segment(&samples, &provenance).expect("whole")).expect("writable");
-            fs::write(folder.join("reward.arrow"), column.encode(&provenance).expect("whole")).expect("writable");
+            fs::write(folder.join("samples.arrow"), encode_segment(&samples, &provenance).expect("whole"))
+                .expect("writable");
+            fs::write(folder.join("reward.arrow"), column.encode(&provenance).expect("whole"))
+                .expect("writable");
         }
     }
 

@@ -38,7 +38,9 @@ pub fn export(run: &str, target: &str) -> Result<(), Failure> {
         "parquet" => parquet::bytes,
         _ => {
             return Err(Failure::usage(format!("--export {target}: no form is known by this name"))
-                .with_hint("FILE.csv, FILE.parquet, tensorboard:DIR, wandb:DIR, prometheus:FILE or trace:FILE"));
+                .with_hint(
+                    "FILE.csv, FILE.parquet, tensorboard:DIR, wandb:DIR, prometheus:FILE or trace:FILE",
+                ));
         }
     };
     let metrics = crate::read_metrics::read(run)?;

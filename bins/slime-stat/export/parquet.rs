@@ -46,10 +46,15 @@ fn encode(rows: &Rows) -> Result<Vec<u8>> {
                     if number < 0 { row.time } else { row.values[number as usize] }
                 };
                 let values: Vec<f64> = rows.rows.iter().filter_map(value).collect();
-                let is_there: Vec<i16> = rows.rows.iter().map(|row| i16::from(value(row).is_some())).collect();
+                let is_there: Vec<i16> =
+                    rows.rows.iter().map(|row| i16::from(value(row).is_some())).collect();
                 writer.write_batch(&values, Some(&is_there), None)?;
             }
-            _ => return Err(ParquetError::General("a column of a kind that the schema does not have".to_owned())),
+            _ => {
+                return Err(ParquetError::General(
+                    "a column of a kind that the schema does not have".to_owned(),
+                ));
+            }
         }
         column.close()?;
         at += 1;

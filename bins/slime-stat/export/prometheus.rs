@@ -14,7 +14,8 @@ pub fn text(run: &Run) -> String {
     let mut add = |name: &str, help: String, labels: &[(&str, &str)], value: f64| {
         let mut all = vec![("run", run.name.as_str())];
         all.extend(labels);
-        let labels: Vec<String> = all.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+        let labels: Vec<String> =
+            all.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
         let line = format!("{{{}}}", labels.join(","));
         let family = families.entry(legal(name)).or_insert((help, Vec::new()));
         // Two names may become one legal name; the first stays.
@@ -30,7 +31,12 @@ pub fn text(run: &Run) -> String {
         let tool = run.metrics.tools.get(name).map_or("", String::as_str);
         if let Some(newest) = newest {
             let name = today(name);
-            add(&format!("slime_{name}"), format!("{name} of the newest step that has it."), &[("tool", tool)], newest);
+            add(
+                &format!("slime_{name}"),
+                format!("{name} of the newest step that has it."),
+                &[("tool", tool)],
+                newest,
+            );
         }
     }
     if let Some(step) = run.metrics.steps.keys().last() {
@@ -64,7 +70,8 @@ pub fn text(run: &Run) -> String {
     }
     let family = |(name, (help, lines)): (String, Family)| {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        let values: String = lines.iter().map(|(labels, value)| format!("{name}{labels} {value}\n")).collect();
+        let values: String =
+            lines.iter().map(|(labels, value)| format!("{name}{labels} {value}\n")).collect();
         format!("# HELP {name} {help}\n# TYPE {name} gauge\n{values}")
     };
     families.into_iter().map(family).collect()
@@ -73,7 +80,11 @@ pub fn text(run: &Run) -> String {
 /// The newest evaluation of each set.
 fn newest_evals(run: &Run) -> Vec<((u64, String), crate::read_metrics::Numbers)> {
     let newest = |set: &str| run.metrics.evals.iter().rev().find(|((_, known), _)| known == set);
-    run.metrics.sets().into_iter().filter_map(|set| newest(set).map(|(key, n)| (key.clone(), n.clone()))).collect()
+    run.metrics
+        .sets()
+        .into_iter()
+        .filter_map(|set| newest(set).map(|(key, n)| (key.clone(), n.clone())))
+        .collect()
 }
 
 /// Letters, digits and underscores.

@@ -41,7 +41,10 @@ impl Rows {
         Self::new("version", evals.map(|((version, set), numbers)| (*version, Some(set.as_str()), numbers)))
     }
 
-    fn new<'a>(key: &'static str, source: impl Iterator<Item = (u64, Option<&'a str>, &'a Numbers)> + Clone) -> Self {
+    fn new<'a>(
+        key: &'static str,
+        source: impl Iterator<Item = (u64, Option<&'a str>, &'a Numbers)> + Clone,
+    ) -> Self {
         let is_eval = key == "version";
         let mut names: Vec<String> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
@@ -77,11 +80,15 @@ impl Rows {
     fn sorted(self) -> Self {
         let mut order: Vec<usize> = (0..self.names.len()).collect();
         order.sort_by_key(|at| (rank(&self.names[*at]), self.names[*at].clone()));
-        let rows = self.rows.into_iter().map(|row| Entry {
-            values: order.iter().map(|at| row.values[*at]).collect(),
-            ..row
-        });
-        Self { names: order.iter().map(|at| self.names[*at].clone()).collect(), rows: rows.collect(), key: self.key }
+        let rows = self
+            .rows
+            .into_iter()
+            .map(|row| Entry { values: order.iter().map(|at| row.values[*at]).collect(), ..row });
+        Self {
+            names: order.iter().map(|at| self.names[*at].clone()).collect(),
+            rows: rows.collect(),
+            key: self.key,
+        }
     }
 }
 

@@ -51,7 +51,9 @@ pub fn write(run: &Run, place: &str) -> Result<(), Failure> {
     let path = Path::new(place).join(NAME);
     let name = path.to_string_lossy();
     let mut output = Output::create(&name)?;
-    let mut put = |event: &Event| output.write_all(&framed(&event.encode_to_vec())).map_err(|error| Failure::io(&name, &error));
+    let mut put = |event: &Event| {
+        output.write_all(&framed(&event.encode_to_vec())).map_err(|error| Failure::io(&name, &error))
+    };
     let version = Some("brain.Event:2".to_owned());
     put(&Event { file_version: version, ..Event::default() })?;
     for event in events(run) {
@@ -63,7 +65,8 @@ pub fn write(run: &Run, place: &str) -> Result<(), Failure> {
 fn events(run: &Run) -> Vec<Event> {
     let (steps, evals) = (Rows::of_steps(&run.metrics), Rows::of_evals(&run.metrics));
     let scalars = |names: Vec<String>, values: &[Option<f64>]| -> Vec<Scalar> {
-        let scalar = |(tag, value): (String, &Option<f64>)| Some(Scalar { tag, simple_value: Some((*value)? as f32) });
+        let scalar =
+            |(tag, value): (String, &Option<f64>)| Some(Scalar { tag, simple_value: Some((*value)? as f32) });
         names.into_iter().zip(values).filter_map(scalar).collect()
     };
     let event = |at: u64, time: Option<f64>, value| Event {
@@ -72,7 +75,8 @@ fn events(run: &Run) -> Vec<Event> {
         file_version: None,
         summary: Some(Summary { value }),
     };
-    let of_steps = steps.rows.iter().map(|row| event(row.at, row.time, scalars(steps.names.clone(), &row.values)));
+    let of_steps =
+        steps.rows.iter().map(|row| event(row.at, row.time, scalars(steps.names.clone(), &row.values)));
     let of_evals = evals.rows.iter().map(|row| {
         let set = row.set.as_deref().unwrap_or_default();
         let names = evals.names.iter().map(|name| eval_tag(set, name)).collect();

@@ -17,7 +17,9 @@ pub fn write(run: &Run, path: &str) -> Result<(), Failure> {
     let files = trace_files(&run.dir);
     if files.is_empty() {
         let message = format!("{}: no trace files", run.dir.join(TRACES).display());
-        return Err(Failure::new(exit::NO_INPUT, message).with_hint("tools write them when [metrics] trace = true"));
+        return Err(
+            Failure::new(exit::NO_INPUT, message).with_hint("tools write them when [metrics] trace = true")
+        );
     }
     let mut output = Output::create(path)?;
     let mut put = |text: String| output.write_all(text.as_bytes()).map_err(|error| Failure::io(path, &error));

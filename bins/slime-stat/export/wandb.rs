@@ -205,7 +205,8 @@ fn item(key: &str, value: &Value) -> Item {
 /// the policy before step k.
 fn rows(run: &Run, evals: &Rows) -> Vec<(u64, Option<f64>, Vec<Item>)> {
     let steps = Rows::of_steps(&run.metrics);
-    let mut rows: std::collections::BTreeMap<u64, (Option<f64>, Vec<Item>)> = std::collections::BTreeMap::new();
+    let mut rows: std::collections::BTreeMap<u64, (Option<f64>, Vec<Item>)> =
+        std::collections::BTreeMap::new();
     let known = |name: &str, value: &Option<f64>| value.map(|value| item(name, &json!(value)));
     for row in &evals.rows {
         let set = row.set.as_deref().unwrap_or_default();
@@ -214,7 +215,9 @@ fn rows(run: &Run, evals: &Rows) -> Vec<(u64, Option<f64>, Vec<Item>)> {
         if items.is_empty() {
             items.push(item(STEP_METRIC, &json!(row.at)));
         }
-        items.extend(evals.names.iter().zip(&row.values).filter_map(|(name, v)| known(&eval_tag(set, name), v)));
+        items.extend(
+            evals.names.iter().zip(&row.values).filter_map(|(name, v)| known(&eval_tag(set, name), v)),
+        );
     }
     for row in &steps.rows {
         let (time, items) = rows.entry(row.at).or_default();

@@ -14,7 +14,8 @@ const MAX_TEXT: usize = 1_500;
 /// The section of all sets; nothing where none was evaluated twice.
 pub fn section(run: &Run) -> Markup {
     let root = run.dir.root().to_string_lossy();
-    let sets: Vec<_> = run.metrics.sets().into_iter().filter_map(|set| read_answers(&root, set).ok()).collect();
+    let sets: Vec<_> =
+        run.metrics.sets().into_iter().filter_map(|set| read_answers(&root, set).ok()).collect();
     let sets: Vec<_> = sets.into_iter().filter(|set| set.versions[0] != set.versions[1]).collect();
     if sets.is_empty() {
         return html! {};

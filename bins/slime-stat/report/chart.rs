@@ -63,7 +63,8 @@ impl Frame {
         let least = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::INFINITY, f64::min);
         let greatest = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::NEG_INFINITY, f64::max);
         let (x0, x1) = (least(&mut buckets().map(|b| b.first)), greatest(&mut buckets().map(|b| b.at)));
-        let (mut y0, mut y1) = (least(&mut buckets().map(|b| b.low)), greatest(&mut buckets().map(|b| b.high)));
+        let (mut y0, mut y1) =
+            (least(&mut buckets().map(|b| b.low)), greatest(&mut buckets().map(|b| b.high)));
         if chart.is_stacked {
             let num = chart.series.iter().map(|series| series.buckets.len()).max().unwrap_or(0);
             let sum = |at: usize| chart.series.iter().filter_map(|s| s.buckets.get(at)).map(|b| b.mean).sum();
@@ -101,12 +102,8 @@ impl Chart {
         }
         let frame = Frame::of(self);
         let newest = series[0].buckets.last().map_or(0.0, |bucket| bucket.mean);
-        let summary = format!(
-            "{}: from {} to {}",
-            self.title,
-            short(series[0].buckets[0].mean),
-            short(newest)
-        );
+        let summary =
+            format!("{}: from {} to {}", self.title, short(series[0].buckets[0].mean), short(newest));
         html! {
             figure.card.chart {
                 figcaption {
@@ -275,7 +272,10 @@ mod tests {
         let svg = chart(&[(0.0, 0.0), (1.0, 1.0)], false);
         assert!(svg.contains("points=\"64.0,196.0 548.0,14.0\""), "{svg}");
         assert!(svg.contains("a&lt;b&gt;") && !svg.contains("a<b>"), "{svg}");
-        assert!(svg.contains("more is better") && svg.contains("aria-label=\"Reward: from 0 to 1\""), "{svg}");
+        assert!(
+            svg.contains("more is better") && svg.contains("aria-label=\"Reward: from 0 to 1\""),
+            "{svg}"
+        );
     }
 
     #[test]

@@ -53,7 +53,11 @@ pub fn finals(runs: &[Run]) -> Markup {
     let eval = |run: &Run, set: &str| {
         let series = run.metrics.eval_series(set, "reward_mean");
         let (first, last) = (series.first()?, series.last()?);
-        Some(if first.0 == last.0 { short(last.1) } else { format!("{} (from {})", short(last.1), short(first.1)) })
+        Some(if first.0 == last.0 {
+            short(last.1)
+        } else {
+            format!("{} (from {})", short(last.1), short(first.1))
+        })
     };
     html! {
         section #numbers {

@@ -79,7 +79,11 @@ const OTHERS: [Plan; 15] = [
     plan(
         "Answers that were cut off",
         "share of answers",
-        &[("rollout/truncated_ratio", "cut at the length limit"), ("rollout/truncated", "cut, of the trained"), ("rollout/repetition_frac", "repeat themselves")],
+        &[
+            ("rollout/truncated_ratio", "cut at the length limit"),
+            ("rollout/truncated", "cut, of the trained"),
+            ("rollout/repetition_frac", "repeat themselves"),
+        ],
         "Answers that hit the length limit cannot finish, so their reward says little. Near 0 is good.",
     ),
     plan(
@@ -133,7 +137,12 @@ const OTHERS: [Plan; 15] = [
         &[("train/grad_norm", "gradient norm")],
         "How hard a step pulls. Single peaks are clipped; lasting growth is instability.",
     ),
-    plan("Learning rate", "rate", &[("train/lr-pg_0", "learning rate")], "The size of the optimizer's steps, as the schedule sets it."),
+    plan(
+        "Learning rate",
+        "rate",
+        &[("train/lr-pg_0", "learning rate")],
+        "The size of the optimizer's steps, as the schedule sets it.",
+    ),
     plan(
         "Speed",
         "tokens per second",
@@ -169,7 +178,13 @@ pub fn charts(runs: &[Run]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = REWARDS.iter().take(1).map(|plan| chart(runs, plan)).collect();
     charts.push(evaluations(runs, "reward_mean", "Evaluations", "mean reward", "The same questions at several versions; held-out ones are never trained. This is the number to trust."));
     charts.extend(REWARDS.iter().skip(1).chain(&OTHERS).map(|plan| chart(runs, plan)));
-    charts.push(evaluations(runs, "response_len_mean", "Length of evaluation answers", "tokens", "How long the answers to the evaluation questions are."));
+    charts.push(evaluations(
+        runs,
+        "response_len_mean",
+        "Length of evaluation answers",
+        "tokens",
+        "How long the answers to the evaluation questions are.",
+    ));
     charts.extend(runs.iter().filter_map(|run| phases(run, runs.len() > 1)));
     charts.extend(engines(runs));
     charts.retain(|chart| chart.series.iter().any(|series| !series.buckets.is_empty()));
@@ -190,7 +205,8 @@ fn chart(runs: &[Run], plan: &Plan) -> Chart {
         for (name, label) in plan.numbers.iter().take(num) {
             if name.ends_with(['/', '@', '_']) {
                 let all = run.metrics.names().into_iter().filter(|known| known.starts_with(name));
-                numbers.extend(all.map(|known| (known.to_owned(), format!("{label}{}", &known[name.len()..]))));
+                numbers
+                    .extend(all.map(|known| (known.to_owned(), format!("{label}{}", &known[name.len()..]))));
             } else {
                 numbers.push((name.to_string(), label.to_string()));
             }
@@ -272,11 +288,21 @@ fn phases(run: &Run, is_one_of_many: bool) -> Option<Chart> {
         series.push(Series { label: label.to_owned(), color, is_dashed: false, buckets: buckets(&values) });
     }
     let rest: Vec<(u64, f64)> = rest.into_iter().collect();
-    series.push(Series { label: "everything else".to_owned(), color: 7, is_dashed: false, buckets: buckets(&rest) });
+    series.push(Series {
+        label: "everything else".to_owned(),
+        color: 7,
+        is_dashed: false,
+        buckets: buckets(&rest),
+    });
     Some(Chart {
-        title: if is_one_of_many { format!("Time of a step: {}", run.name) } else { "Time of a step".to_owned() },
-        explanation: "Where the seconds of each step go. Waiting for samples means that generation is the slower side."
-            .to_owned(),
+        title: if is_one_of_many {
+            format!("Time of a step: {}", run.name)
+        } else {
+            "Time of a step".to_owned()
+        },
+        explanation:
+            "Where the seconds of each step go. Waiting for samples means that generation is the slower side."
+                .to_owned(),
         y_label: "seconds".to_owned(),
         x_label: STEP,
         scale: Scale::Linear,
@@ -290,9 +316,21 @@ fn phases(run: &Run, is_one_of_many: bool) -> Option<Chart> {
 fn engines(runs: &[Run]) -> Vec<Chart> {
     type Value = fn(&crate::read_engines::EngineState) -> f64;
     let plans: [(&str, &str, &str, Value); 4] = [
-        ("Rate of the replicas", "tokens per second", "Tokens that each replica generates each second.", |s| s.tokens_per_s),
-        ("Sequences in work", "sequences", "Answers that each replica generates at the same time.", |s| s.num_running),
-        ("Queue of the replicas", "sequences", "Answers that wait for room. A standing queue means that the KV cache is the limit.", |s| s.num_waiting),
+        (
+            "Rate of the replicas",
+            "tokens per second",
+            "Tokens that each replica generates each second.",
+            |s| s.tokens_per_s,
+        ),
+        ("Sequences in work", "sequences", "Answers that each replica generates at the same time.", |s| {
+            s.num_running
+        }),
+        (
+            "Queue of the replicas",
+            "sequences",
+            "Answers that wait for room. A standing queue means that the KV cache is the limit.",
+            |s| s.num_waiting,
+        ),
         ("KV cache in use", "share", "How full the memory of attention is.", |s| s.kv_used),
     ];
     let chart = |(title, y_label, explanation, value): (&str, &str, &str, Value)| {
@@ -305,7 +343,11 @@ fn engines(runs: &[Run]) -> Vec<Chart> {
                     engine.states.iter().map(|state| ((state.time - start) / 60.0, value(state))).collect();
                 let is_one = runs.len() == 1;
                 series.push(Series {
-                    label: if is_one { format!("replica {}", engine.replica) } else { format!("{}: {}", run.name, engine.replica) },
+                    label: if is_one {
+                        format!("replica {}", engine.replica)
+                    } else {
+                        format!("{}: {}", run.name, engine.replica)
+                    },
                     color: if is_one { number } else { at },
                     is_dashed: !is_one && number > 0,
                     buckets: downsample(&points, NUM_BUCKETS),
@@ -344,7 +386,9 @@ pub fn section(runs: &[Run]) -> Markup {
 fn remaining(run: &Run) -> Markup {
     let is_shown = |name: &str| {
         let of_plan = |plan: &Plan| {
-            plan.numbers.iter().any(|(known, _)| *known == name || (known.ends_with(['/', '@', '_']) && name.starts_with(known)))
+            plan.numbers.iter().any(|(known, _)| {
+                *known == name || (known.ends_with(['/', '@', '_']) && name.starts_with(known))
+            })
         };
         REWARDS.iter().chain(&OTHERS).any(of_plan)
             || PHASES.iter().any(|(known, _)| *known == name)

@@ -32,7 +32,8 @@ pub fn section(run: &Run) -> Markup {
         let share = left / (chosen.len() - at);
         match read_step(&run.dir, *step, MAX_GROUPS, tokenizer.as_ref()) {
             Ok(groups) => {
-                has_rewards |= groups.iter().flat_map(|group| &group.answers).any(|answer| answer.reward.is_some());
+                has_rewards |=
+                    groups.iter().flat_map(|group| &group.answers).any(|answer| answer.reward.is_some());
                 let (value, used) = fitting(*step, &groups, share);
                 left = left.saturating_sub(used);
                 shown.push(value);
@@ -87,8 +88,12 @@ fn fitting(step: u64, groups: &[ShownGroup], share: usize) -> (Value, usize) {
 fn group_value(group: &ShownGroup, max_text: usize, max_tokens: usize) -> Value {
     let prompt: Vec<Value> =
         group.prompt.iter().map(|(role, text)| json!([role, cut(text, max_text)])).collect();
-    let answers: Vec<Value> =
-        group.answers.iter().take(MAX_ANSWERS).map(|answer| answer_value(answer, max_text, max_tokens)).collect();
+    let answers: Vec<Value> = group
+        .answers
+        .iter()
+        .take(MAX_ANSWERS)
+        .map(|answer| answer_value(answer, max_text, max_tokens))
+        .collect();
     let label = group.label.as_ref().map(|label| cut(label, 500));
     json!({"group": group.group, "prompt": prompt, "label": label, "answers": answers, "all": group.answers.len()})
 }
@@ -99,7 +104,8 @@ fn answer_value(answer: &Shown, max_text: usize, max_tokens: usize) -> Value {
     let generated: Vec<f64> =
         answer.rollout_log_probs.iter().take(num).map(|value| rounded(f64::from(*value))).collect();
     // Differences of f32 arithmetic are far below a fourth decimal.
-    let difference = |(a, b): (&f32, &f32)| format!("{:.1e}", f64::from(*a) - f64::from(*b)).parse().unwrap_or(0.0);
+    let difference =
+        |(a, b): (&f32, &f32)| format!("{:.1e}", f64::from(*a) - f64::from(*b)).parse().unwrap_or(0.0);
     let differences: Vec<f64> =
         answer.log_probs.iter().zip(&answer.rollout_log_probs).take(num).map(difference).collect();
     let mut value = json!({
@@ -109,7 +115,8 @@ fn answer_value(answer: &Shown, max_text: usize, max_tokens: usize) -> Value {
         "len": answer.num_tokens,
     });
     let parts: Option<Value> = answer.parts.as_ref().and_then(|parts| serde_json::from_str(parts).ok());
-    let mut add = |key: &str, more: Value| value.as_object_mut().map(|fields| fields.insert(key.to_owned(), more));
+    let mut add =
+        |key: &str, more: Value| value.as_object_mut().map(|fields| fields.insert(key.to_owned(), more));
     if let Some(parts) = parts.filter(|parts| parts.to_string().len() < 1000) {
         add("parts", parts);
     }

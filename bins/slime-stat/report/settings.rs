@@ -116,7 +116,8 @@ fn flatten(prefix: &str, value: &Value, rows: &mut BTreeMap<String, String>) {
 
 /// The settings in which several runs differ.
 pub fn differences(runs: &[Run]) -> Markup {
-    let rows = differing(&runs.iter().map(|run| run.config_text.as_deref().unwrap_or_default()).collect::<Vec<_>>());
+    let rows =
+        differing(&runs.iter().map(|run| run.config_text.as_deref().unwrap_or_default()).collect::<Vec<_>>());
     html! {
         section #settings {
             h2 { "Settings that differ" }
@@ -143,7 +144,8 @@ fn differing(texts: &[&str]) -> Vec<(String, Vec<Option<String>>)> {
     let mut keys: Vec<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
     keys.sort_unstable();
     keys.dedup();
-    let row = |key: &String| (key.clone(), settings.iter().map(|all| all.get(key).cloned()).collect::<Vec<_>>());
+    let row =
+        |key: &String| (key.clone(), settings.iter().map(|all| all.get(key).cloned()).collect::<Vec<_>>());
     keys.into_iter().map(row).filter(|(_, values)| values.iter().any(|value| *value != values[0])).collect()
 }
 
@@ -167,7 +169,10 @@ mod tests {
 
     #[test]
     fn only_settings_that_differ_are_shown() {
-        let rows = differing(&["[run]\nseed = 1\n[train]\nlr = 1e-5\n", "[run]\nseed = 1\n[train]\nlr = 2e-5\nclip = 1\n"]);
+        let rows = differing(&[
+            "[run]\nseed = 1\n[train]\nlr = 1e-5\n",
+            "[run]\nseed = 1\n[train]\nlr = 2e-5\nclip = 1\n",
+        ]);
         let expected = [
             ("train.clip".to_owned(), vec![None, Some("1".to_owned())]),
             ("train.lr".to_owned(), vec![Some("1e-5".to_owned()), Some("2e-5".to_owned())]),
@@ -179,6 +184,9 @@ mod tests {
     fn json_is_flat_under_dotted_names() {
         let mut rows = BTreeMap::new();
         flatten("", &serde_json::json!({"a": {"b": "x"}, "c": [1]}), &mut rows);
-        assert_eq!(rows.into_iter().collect::<Vec<_>>(), [("a.b".into(), "x".into()), ("c".into(), "[1]".into())]);
+        assert_eq!(
+            rows.into_iter().collect::<Vec<_>>(),
+            [("a.b".into(), "x".into()), ("c".into(), "[1]".into())]
+        );
     }
 }

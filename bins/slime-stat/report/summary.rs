@@ -64,11 +64,16 @@ pub fn key_numbers(run: &Run) -> Markup {
 
 fn cards(run: &Run) -> Vec<Card> {
     let metrics = &run.metrics;
-    let points = |series: &[(u64, f64)]| series.iter().map(|(step, value)| (*step as f64, *value)).collect::<Vec<_>>();
+    let points =
+        |series: &[(u64, f64)]| series.iter().map(|(step, value)| (*step as f64, *value)).collect::<Vec<_>>();
     let mut cards = Vec::new();
     for change in changes(run).iter().take(4) {
         let set = change.what.trim_end_matches(" reward").replace("held-out", "held_out").replace(' ', "_");
-        let series = if change.what == "training reward" { metrics.series(REWARD) } else { metrics.eval_series(&set, "reward_mean") };
+        let series = if change.what == "training reward" {
+            metrics.series(REWARD)
+        } else {
+            metrics.eval_series(&set, "reward_mean")
+        };
         let sign = if change.to >= change.from { "+" } else { "−" };
         cards.push(Card {
             name: capital(&change.what),
@@ -93,11 +98,18 @@ fn cards(run: &Run) -> Vec<Card> {
     let mut newest = |name: &str, key: &str, note: &dyn Fn(&[(u64, f64)]) -> String| {
         let series = metrics.series(key);
         if let Some((_, last)) = series.last() {
-            cards.push(Card { name: name.to_owned(), value: short(*last), note: note(&series), points: points(&series) });
+            cards.push(Card {
+                name: name.to_owned(),
+                value: short(*last),
+                note: note(&series),
+                points: points(&series),
+            });
         }
     };
     let from = |unit: &'static str| {
-        move |series: &[(u64, f64)]| format!("{unit}, {} at first", series.first().map_or(String::new(), |(_, v)| short(*v)))
+        move |series: &[(u64, f64)]| {
+            format!("{unit}, {} at first", series.first().map_or(String::new(), |(_, v)| short(*v)))
+        }
     };
     newest("Length of answers", "rollout/response_len/mean", &from("tokens"));
     newest("Entropy", "train/entropy_loss", &from("nats"));

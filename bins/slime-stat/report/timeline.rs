@@ -162,7 +162,12 @@ fn told(run: &Run) -> Vec<Lane> {
         }
         clock = end;
         if let (Some(end), Some(seconds)) = (at("rollout"), number(numbers, "perf/rollout_time")) {
-            rollout.push(Stretch { name: "generate".to_owned(), start: end - seconds, end, step: Some(*step) });
+            rollout.push(Stretch {
+                name: "generate".to_owned(),
+                start: end - seconds,
+                end,
+                step: Some(*step),
+            });
         }
     }
     let lanes = [("generation", rollout), ("training", training)];

@@ -30,7 +30,8 @@ pub fn stay(run: &str) -> Result<(), Failure> {
     drain::install_for_terminal();
     let broken = |error: std::io::Error| Failure::io("terminal", &error);
     // Its panic hook gives the terminal back before the panic is told.
-    let mut terminal = ratatui::try_init().map_err(|error| Failure::new(exit::IO, format!("terminal: {error}")))?;
+    let mut terminal =
+        ratatui::try_init().map_err(|error| Failure::new(exit::IO, format!("terminal: {error}")))?;
     let result = loop {
         if let Err(error) = terminal.draw(|frame| draw(frame, &view)) {
             break Err(broken(error));
@@ -65,7 +66,8 @@ fn wants_to_leave() -> std::io::Result<bool> {
         }
         match read_event()? {
             Event::Key(key) if key.kind != KeyEventKind::Release => {
-                let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                let is_interrupt =
+                    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
                 if is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
                     return Ok(true);
                 }
@@ -115,12 +117,20 @@ impl Looker {
             let groups = newest.and_then(|step| read_step(&self.dir, step, NUM_GROUPS, None).ok());
             self.samples = (newest, groups.unwrap_or_default());
         }
-        let name = self.dir.root().file_name().map_or_else(|| self.run.clone(), |n| n.to_string_lossy().into_owned());
+        let name = self
+            .dir
+            .root()
+            .file_name()
+            .map_or_else(|| self.run.clone(), |n| n.to_string_lossy().into_owned());
         Ok(View {
             name,
             is_done,
             phase: if is_done { "done".to_owned() } else { phase(&self.dir, &self.metrics) },
-            left: if is_done { String::new() } else { left(&self.metrics, self.num_steps, self.step_began.elapsed()) },
+            left: if is_done {
+                String::new()
+            } else {
+                left(&self.metrics, self.num_steps, self.step_began.elapsed())
+            },
             num_steps: self.num_steps,
             engines: read_newest(&self.dir),
             warnings: read_warnings(&self.dir),

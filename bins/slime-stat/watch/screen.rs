@@ -5,7 +5,9 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Axis as AxisOf, Block, BorderType, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table, Wrap};
+use ratatui::widgets::{
+    Axis as AxisOf, Block, BorderType, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table, Wrap,
+};
 
 use crate::axis::{Axis, Scale, short};
 use crate::downsample::downsample;
@@ -17,7 +19,8 @@ use crate::read_warnings::{Warning, grouped, is_grave, title};
 
 /// Points of a curve; a terminal has few columns.
 const NUM_BUCKETS: usize = 200;
-const COLORS: [Color; 6] = [Color::Cyan, Color::Yellow, Color::Green, Color::Magenta, Color::LightBlue, Color::LightRed];
+const COLORS: [Color; 6] =
+    [Color::Cyan, Color::Yellow, Color::Green, Color::Magenta, Color::LightBlue, Color::LightRed];
 
 /// What is drawn.
 #[derive(Debug, Clone, Default)]
@@ -47,18 +50,27 @@ pub fn draw(frame: &mut Frame, view: &View) {
     let has_room = frame.area().height >= 30;
     let samples = if has_room { Constraint::Length(9) } else { Constraint::Length(0) };
     let [top, middle, bottom, keys] =
-        Layout::vertical([Constraint::Length(3), Constraint::Min(8), samples, Constraint::Length(1)]).areas(frame.area());
+        Layout::vertical([Constraint::Length(3), Constraint::Min(8), samples, Constraint::Length(1)])
+            .areas(frame.area());
     progress(frame, top, view);
-    let [left, right] = Layout::horizontal([Constraint::Percentage(60), Constraint::Percentage(40)]).areas(middle);
-    let [rewards, others] = Layout::vertical([Constraint::Percentage(58), Constraint::Percentage(42)]).areas(left);
+    let [left, right] =
+        Layout::horizontal([Constraint::Percentage(60), Constraint::Percentage(40)]).areas(middle);
+    let [rewards, others] =
+        Layout::vertical([Constraint::Percentage(58), Constraint::Percentage(42)]).areas(left);
     reward_chart(frame, rewards, view);
     let [lengths, entropy] = Layout::horizontal([Constraint::Percentage(50); 2]).areas(others);
     let metrics = &view.metrics;
-    chart(frame, lengths, "length of answers", &[("tokens", points(&metrics.series("rollout/response_len/mean")))]);
+    chart(
+        frame,
+        lengths,
+        "length of answers",
+        &[("tokens", points(&metrics.series("rollout/response_len/mean")))],
+    );
     chart(frame, entropy, "entropy", &[("nats", points(&metrics.series("train/entropy_loss")))]);
     let replicas = (view.engines.len() as u16 + 3).clamp(4, 10);
     let [phases, engines, warnings] =
-        Layout::vertical([Constraint::Length(8), Constraint::Length(replicas), Constraint::Min(3)]).areas(right);
+        Layout::vertical([Constraint::Length(8), Constraint::Length(replicas), Constraint::Min(3)])
+            .areas(right);
     phase_bars(frame, phases, metrics);
     engine_table(frame, engines, &view.engines);
     warning_list(frame, warnings, &view.warnings);
@@ -70,7 +82,10 @@ pub fn draw(frame: &mut Frame, view: &View) {
 }
 
 fn block(title: &str) -> Block<'_> {
-    Block::bordered().border_type(BorderType::Rounded).border_style(Style::new().dark_gray()).title(title.bold())
+    Block::bordered()
+        .border_type(BorderType::Rounded)
+        .border_style(Style::new().dark_gray())
+        .title(title.bold())
 }
 
 fn progress(frame: &mut Frame, area: Rect, view: &View) {
@@ -95,7 +110,9 @@ fn points(series: &[(u64, f64)]) -> Vec<(f64, f64)> {
 fn reward_chart(frame: &mut Frame, area: Rect, view: &View) {
     let metrics = &view.metrics;
     let mut lines = vec![("training", points(&metrics.series(REWARD)))];
-    lines.extend(metrics.sets().into_iter().map(|set| (set, points(&metrics.eval_series(set, "reward_mean")))));
+    lines.extend(
+        metrics.sets().into_iter().map(|set| (set, points(&metrics.eval_series(set, "reward_mean")))),
+    );
     chart(frame, area, "reward", &lines);
 }
 
@@ -103,12 +120,17 @@ fn reward_chart(frame: &mut Frame, area: Rect, view: &View) {
 fn chart(frame: &mut Frame, area: Rect, name: &str, lines: &[(&str, Vec<(f64, f64)>)]) {
     let drawn: Vec<(&str, Vec<(f64, f64)>)> = lines
         .iter()
-        .map(|(label, points)| (*label, downsample(points, NUM_BUCKETS).iter().map(|b| (b.at, b.mean)).collect()))
+        .map(|(label, points)| {
+            (*label, downsample(points, NUM_BUCKETS).iter().map(|b| (b.at, b.mean)).collect())
+        })
         .collect();
     let mut title = vec![Span::from(format!("{name} ")).bold()];
     for (at, (label, points)) in drawn.iter().enumerate() {
         if let Some((_, last)) = points.last() {
-            title.push(Span::styled(format!("{label} {} ", short(*last)), Style::new().fg(COLORS[at % COLORS.len()])));
+            title.push(Span::styled(
+                format!("{label} {} ", short(*last)),
+                Style::new().fg(COLORS[at % COLORS.len()]),
+            ));
         }
     }
     let block = block("").title(Line::from(title));
@@ -180,13 +202,13 @@ fn engine_table(frame: &mut Frame, area: Rect, engines: &[Engine]) {
             format!("{:.0}", state.num_running),
             format!("{:.0}", state.num_waiting),
             short(state.tokens_per_s),
-            format!("{:.0} %", 100.0 * state.kv_used),
-            format!("{:.0} %", 100.0 * state.busy),
+            format!("{:.0}%", 100.0 * state.kv_used),
+            format!("{:.0}%", 100.0 * state.busy),
             format!("{:.0}", state.version),
         ])
     };
-    let head = Row::new(["replica", "running", "queue", "tokens/s", "KV", "busy", "version"]).dim();
-    let widths = [7, 7, 6, 8, 6, 6, 7].map(Constraint::Length);
+    let head = Row::new(["replica", "running", "queue", "tokens/s", "KV", "busy", "ver"]).dim();
+    let widths = [7, 7, 5, 8, 4, 4, 5].map(Constraint::Length);
     let table = Table::new(engines.iter().map(row), widths).header(head).block(block("replicas"));
     frame.render_widget(table, area);
 }
@@ -212,10 +234,15 @@ fn sample_list(frame: &mut Frame, area: Rect, groups: &[ShownGroup]) {
         let reward = |answer: &&crate::read_steps::Shown| answer.reward.unwrap_or(0.0);
         let best = group.answers.iter().max_by(|a, b| reward(a).total_cmp(&reward(b)));
         let worst = group.answers.iter().min_by(|a, b| reward(a).total_cmp(&reward(b)));
-        for answer in [best, worst.filter(|w| best.is_some_and(|b| b.reward != w.reward))].into_iter().flatten() {
+        for answer in
+            [best, worst.filter(|w| best.is_some_and(|b| b.reward != w.reward))].into_iter().flatten()
+        {
             let color = if reward(&answer) > 0.0 { Color::Green } else { Color::Red };
             let told = answer.reward.map_or("  -   ".to_owned(), |reward| format!("{reward:>5.2} "));
-            lines.push(Line::from(vec![Span::styled(told, Style::new().fg(color)), clean(&answer.response).into()]));
+            lines.push(Line::from(vec![
+                Span::styled(told, Style::new().fg(color)),
+                clean(&answer.response).into(),
+            ]));
         }
     }
     if lines.is_empty() {
@@ -226,7 +253,19 @@ fn sample_list(frame: &mut Frame, area: Rect, groups: &[ShownGroup]) {
 
 /// One line without what a terminal would obey.
 fn clean(text: &str) -> String {
-    text.trim().chars().take(400).map(|c| if c == '\n' { '⏎' } else if c.is_control() { ' ' } else { c }).collect()
+    text.trim()
+        .chars()
+        .take(400)
+        .map(|c| {
+            if c == '\n' {
+                '⏎'
+            } else if c.is_control() {
+                ' '
+            } else {
+                c
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -252,9 +291,21 @@ mod tests {
             );
             metrics.steps.insert(step, serde_json::from_str(&text).unwrap());
         }
-        let state = EngineState { num_running: 12.0, num_waiting: 3.0, tokens_per_s: 2130.0, kv_used: 0.4, ..EngineState::default() };
-        let warning = Warning { kind: "entropy_collapse".into(), message: "entropy fell by 80 %".into(), step: 3, ..Warning::default() };
-        let answer = |text: &str, reward| Shown { response: text.into(), reward: Some(reward), ..Shown::default() };
+        let state = EngineState {
+            num_running: 12.0,
+            num_waiting: 3.0,
+            tokens_per_s: 2130.0,
+            kv_used: 0.4,
+            ..EngineState::default()
+        };
+        let warning = Warning {
+            kind: "entropy_collapse".into(),
+            message: "entropy fell by 80 %".into(),
+            step: 3,
+            ..Warning::default()
+        };
+        let answer =
+            |text: &str, reward| Shown { response: text.into(), reward: Some(reward), ..Shown::default() };
         let group = ShownGroup {
             prompt: vec![("user".into(), "Compute 9 + 7.\u{1b}[31m".into())],
             answers: vec![answer("it is 16", 1.0), answer("about\n20", 0.0)],
@@ -283,7 +334,7 @@ mod tests {
             "time of step 4: 20.0 s",
             "wait for samples",
             "2130",
-            "40 %",
+            "40%",
             "The policy has become too sure of itself",
             "entropy fell by 80 %",
             "Compute 9 + 7. [31m",
