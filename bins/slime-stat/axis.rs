@@ -91,9 +91,9 @@ fn nice_step(step: f64) -> f64 {
 /// A number as short as a reader needs it: about three digits.
 pub fn short(value: f64) -> String {
     let size = value.abs();
-    let trimmed = |text: String| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+    let trimmed = |text: String| {
+        let has_point = text.contains('.');
+        if has_point { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
     };
     match size {
         0.0 => "0".to_owned(),

@@ -87,7 +87,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     for entry in entries {
         let entry = entry.map_err(|error| Failure::io(folder.display(), &error))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".jsonl") && !OTHERS.iter().any(|other| name.starts_with(other)) {
+        let is_jsonl = Path::new(&name).extension().is_some_and(|extension| extension == "jsonl");
+        if is_jsonl && !OTHERS.iter().any(|other| name.starts_with(other)) {
             paths.push(entry.path());
         }
     }

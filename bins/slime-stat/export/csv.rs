@@ -4,16 +4,17 @@ use super::rows::Rows;
 
 /// The whole file; what a row does not have is empty.
 pub fn text(rows: &Rows) -> String {
-    let has_set = rows.rows.iter().any(|row| row.set.is_some());
+    let has_set = rows.entries.iter().any(|row| row.set.is_some());
     let mut names = vec![rows.key.to_owned()];
     names.extend(has_set.then(|| "set".to_owned()));
     names.push("time".to_owned());
     names.extend(rows.names.iter().map(|name| quoted(name)));
     let mut text = names.join(",") + "\n";
-    for row in &rows.rows {
+    for row in &rows.entries {
         text += &row.at.to_string();
         if let Some(set) = &row.set {
-            text += &format!(",{}", quoted(set));
+            text.push(',');
+            text += &quoted(set);
         }
         for value in std::iter::once(&row.time).chain(&row.values) {
             text.push(',');
@@ -37,7 +38,8 @@ mod tests {
     #[test]
     fn missing_values_are_empty_and_names_are_quoted() {
         let entry = Entry { at: 3, set: None, time: Some(1.5), values: vec![None, Some(2e-5)] };
-        let rows = Rows { key: "step", names: vec!["a".to_owned(), "b,\"c\"".to_owned()], rows: vec![entry] };
+        let rows =
+            Rows { key: "step", names: vec!["a".to_owned(), "b,\"c\"".to_owned()], entries: vec![entry] };
         assert_eq!(text(&rows), "step,time,a,\"b,\"\"c\"\"\"\n3,1.5,,0.00002\n");
     }
 }

@@ -46,7 +46,7 @@ pub fn export(run: &str, target: &str) -> Result<(), Failure> {
     let metrics = crate::read_metrics::read(run)?;
     let steps = encode(&Rows::of_steps(&metrics))?;
     let evals = Rows::of_evals(&metrics);
-    if !evals.rows.is_empty() {
+    if !evals.entries.is_empty() {
         // Whoever sees the steps finds the evaluations beside them.
         write(&format!("{stem}.eval.{ending}"), &encode(&evals)?)?;
     }

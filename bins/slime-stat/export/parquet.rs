@@ -22,7 +22,7 @@ pub fn bytes(rows: &Rows) -> std::result::Result<Vec<u8>, Failure> {
 }
 
 fn encode(rows: &Rows) -> Result<Vec<u8>> {
-    let has_set = rows.rows.iter().any(|row| row.set.is_some());
+    let has_set = rows.entries.iter().any(|row| row.set.is_some());
     let created_by = concat!("slime-stat version ", env!("CARGO_PKG_VERSION"));
     let properties = WriterProperties::builder().set_created_by(created_by.to_owned()).build();
     let mut writer = SerializedFileWriter::new(Vec::new(), schema(rows, has_set)?, Arc::new(properties))?;
@@ -33,11 +33,11 @@ fn encode(rows: &Rows) -> Result<Vec<u8>> {
         let number = at as isize - if has_set { 3 } else { 2 };
         match column.untyped() {
             ColumnWriter::Int64ColumnWriter(writer) => {
-                let keys: Vec<i64> = rows.rows.iter().map(|row| row.at as i64).collect();
+                let keys: Vec<i64> = rows.entries.iter().map(|row| row.at as i64).collect();
                 writer.write_batch(&keys, None, None)?;
             }
             ColumnWriter::ByteArrayColumnWriter(writer) => {
-                let sets = rows.rows.iter().map(|row| row.set.as_deref().unwrap_or_default());
+                let sets = rows.entries.iter().map(|row| row.set.as_deref().unwrap_or_default());
                 let sets: Vec<ByteArray> = sets.map(ByteArray::from).collect();
                 writer.write_batch(&sets, None, None)?;
             }
@@ -45,9 +45,9 @@ fn encode(rows: &Rows) -> Result<Vec<u8>> {
                 let value = |row: &super::rows::Entry| {
                     if number < 0 { row.time } else { row.values[number as usize] }
                 };
-                let values: Vec<f64> = rows.rows.iter().filter_map(value).collect();
+                let values: Vec<f64> = rows.entries.iter().filter_map(value).collect();
                 let is_there: Vec<i16> =
-                    rows.rows.iter().map(|row| i16::from(value(row).is_some())).collect();
+                    rows.entries.iter().map(|row| i16::from(value(row).is_some())).collect();
                 writer.write_batch(&values, Some(&is_there), None)?;
             }
             _ => {
@@ -95,7 +95,7 @@ mod tests {
         let rows = Rows {
             key: "version",
             names: vec!["reward_mean".to_owned(), "x/y".to_owned()],
-            rows: vec![entry(0, vec![Some(0.5), None]), entry(7, vec![None, Some(2.0)])],
+            entries: vec![entry(0, vec![Some(0.5), None]), entry(7, vec![None, Some(2.0)])],
         };
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, &bytes(&rows).unwrap()).unwrap();

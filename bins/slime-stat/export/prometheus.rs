@@ -26,8 +26,8 @@ pub fn text(run: &Run) -> String {
     let mut names = run.metrics.names();
     names.sort_by_key(|name| (rank(name), *name));
     for name in names.into_iter().filter(|name| *name != "time") {
-        let values = run.metrics.steps.values().rev();
-        let newest = values.filter_map(|numbers| numbers.get(name)?.as_f64()).next();
+        let mut values = run.metrics.steps.values().rev();
+        let newest = values.find_map(|numbers| numbers.get(name)?.as_f64());
         let tool = run.metrics.tools.get(name).map_or("", String::as_str);
         if let Some(newest) = newest {
             let name = today(name);
@@ -70,8 +70,10 @@ pub fn text(run: &Run) -> String {
     }
     let family = |(name, (help, lines)): (String, Family)| {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        let values: String =
-            lines.iter().map(|(labels, value)| format!("{name}{labels} {value}\n")).collect();
+        let mut values = String::new();
+        for (labels, value) in lines {
+            values.extend([format!("{name}{labels} {value}\n")]);
+        }
         format!("# HELP {name} {help}\n# TYPE {name} gauge\n{values}")
     };
     families.into_iter().map(family).collect()

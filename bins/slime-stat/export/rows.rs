@@ -13,7 +13,7 @@ pub struct Rows {
     /// The names of the columns behind it.
     pub names: Vec<String>,
     /// The rows in the order of their key.
-    pub rows: Vec<Entry>,
+    pub entries: Vec<Entry>,
 }
 
 /// One row.
@@ -72,8 +72,8 @@ impl Rows {
             let time = numbers.get("time").and_then(serde_json::Value::as_f64);
             Entry { at, set: set.map(str::to_owned), time, values }
         };
-        let rows: Vec<Entry> = source.map(row).collect();
-        Self { key, names, rows }.sorted()
+        let entries: Vec<Entry> = source.map(row).collect();
+        Self { key, names, entries }.sorted()
     }
 
     /// The columns in the order in which a reader looks for them.
@@ -81,12 +81,12 @@ impl Rows {
         let mut order: Vec<usize> = (0..self.names.len()).collect();
         order.sort_by_key(|at| (rank(&self.names[*at]), self.names[*at].clone()));
         let rows = self
-            .rows
+            .entries
             .into_iter()
             .map(|row| Entry { values: order.iter().map(|at| row.values[*at]).collect(), ..row });
         Self {
             names: order.iter().map(|at| self.names[*at].clone()).collect(),
-            rows: rows.collect(),
+            entries: rows.collect(),
             key: self.key,
         }
     }
@@ -103,7 +103,7 @@ mod tests {
         metrics.steps.insert(1, serde_json::from_str("{\"train/loss\":2,\"x\":3}").unwrap());
         let rows = Rows::of_steps(&metrics);
         assert_eq!(rows.names, ["rollout/raw_reward", "train/loss", "x"]);
-        assert_eq!(rows.rows[0].values, [Some(0.5), Some(1.0), None]);
-        assert_eq!((rows.rows[0].time, rows.rows[1].values[1]), (Some(9.0), Some(2.0)));
+        assert_eq!(rows.entries[0].values, [Some(0.5), Some(1.0), None]);
+        assert_eq!((rows.entries[0].time, rows.entries[1].values[1]), (Some(9.0), Some(2.0)));
     }
 }

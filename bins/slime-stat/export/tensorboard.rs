@@ -1,4 +1,4 @@
-//! Scalars as an event file of TensorBoard: length-prefixed records with masked CRC-32C (TFRecord) of `Event` messages.
+//! Scalars as an event file of `TensorBoard`: records with masked CRC-32C (`TFRecord`) of `Event` messages.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use slime_cli::{Failure, Output};
 use super::rows::Rows;
 use crate::read_run::Run;
 
-/// One fixed name, so that an export again replaces the one before; TensorBoard looks for `tfevents`.
+/// One fixed name, so that an export again replaces the one before; `TensorBoard` looks for `tfevents`.
 const NAME: &str = "events.out.tfevents.0000000000.slime";
 
 /// `tensorboard.Event`, as far as scalars need it.
@@ -76,8 +76,8 @@ fn events(run: &Run) -> Vec<Event> {
         summary: Some(Summary { value }),
     };
     let of_steps =
-        steps.rows.iter().map(|row| event(row.at, row.time, scalars(steps.names.clone(), &row.values)));
-    let of_evals = evals.rows.iter().map(|row| {
+        steps.entries.iter().map(|row| event(row.at, row.time, scalars(steps.names.clone(), &row.values)));
+    let of_evals = evals.entries.iter().map(|row| {
         let set = row.set.as_deref().unwrap_or_default();
         let names = evals.names.iter().map(|name| eval_tag(set, name)).collect();
         event(row.at, row.time, scalars(names, &row.values))
@@ -90,7 +90,7 @@ pub(super) fn eval_tag(set: &str, name: &str) -> String {
     if name == crate::names::REWARD_MEAN { format!("eval/{set}") } else { format!("eval/{set}/{name}") }
 }
 
-/// A TFRecord: length, its checksum, the bytes, their checksum.
+/// A `TFRecord`: length, its checksum, the bytes, their checksum.
 fn framed(bytes: &[u8]) -> Vec<u8> {
     let len = (bytes.len() as u64).to_le_bytes();
     [len.as_slice(), &masked(&len), bytes, &masked(bytes)].concat()

@@ -73,8 +73,9 @@ struct Step {
 struct Metric {
     #[prost(string, tag = "1")]
     name: String,
+    /// `step_metric`: the number it is drawn over.
     #[prost(string, tag = "4")]
-    step_metric: String,
+    over: String,
     #[prost(message, optional, tag = "6")]
     options: Option<MetricOptions>,
 }
@@ -163,7 +164,7 @@ fn records(run: &Run, id: &str, start: f64) -> Vec<Record> {
     ];
     let mut metric = |name: String, step_metric: &str| {
         let options = (!step_metric.is_empty()).then_some(MetricOptions { step_sync: true });
-        let metric = Metric { name, step_metric: step_metric.to_owned(), options };
+        let metric = Metric { name, over: step_metric.to_owned(), options };
         records.push(Record { metric: Some(metric), ..Record::default() });
     };
     metric(STEP_METRIC.to_owned(), "");
@@ -208,7 +209,7 @@ fn rows(run: &Run, evals: &Rows) -> Vec<(u64, Option<f64>, Vec<Item>)> {
     let mut rows: std::collections::BTreeMap<u64, (Option<f64>, Vec<Item>)> =
         std::collections::BTreeMap::new();
     let known = |name: &str, value: &Option<f64>| value.map(|value| item(name, &json!(value)));
-    for row in &evals.rows {
+    for row in &evals.entries {
         let set = row.set.as_deref().unwrap_or_default();
         let (time, items) = rows.entry(row.at).or_default();
         *time = time.or(row.time);
@@ -219,7 +220,7 @@ fn rows(run: &Run, evals: &Rows) -> Vec<(u64, Option<f64>, Vec<Item>)> {
             evals.names.iter().zip(&row.values).filter_map(|(name, v)| known(&eval_tag(set, name), v)),
         );
     }
-    for row in &steps.rows {
+    for row in &steps.entries {
         let (time, items) = rows.entry(row.at).or_default();
         *time = row.time.or(*time);
         items.extend(steps.names.iter().zip(&row.values).filter_map(|(name, v)| known(name, v)));

@@ -34,12 +34,18 @@ const fn plan(
     Plan { title, explanation, y_label, numbers, scale: Scale::Linear, from_zero: true }
 }
 
-const fn free(plan: Plan) -> Plan {
-    Plan { from_zero: false, ..plan }
-}
+impl Plan {
+    /// The axis need not begin at zero.
+    const fn free(mut self) -> Self {
+        self.from_zero = false;
+        self
+    }
 
-const fn log(plan: Plan) -> Plan {
-    Plan { scale: Scale::Log, ..plan }
+    /// Values of many sizes.
+    const fn log(mut self) -> Self {
+        self.scale = Scale::Log;
+        self
+    }
 }
 
 /// What the training reward is and does comes first.
@@ -92,12 +98,12 @@ const OTHERS: [Plan; 15] = [
         &[("rollout/zero_std/count_", "all "), ("rollout/dynamic_filter/drop_", "refused: ")],
         "Groups whose answers all have the same reward: too hard, too easy, or refused by the filter.",
     ),
-    free(plan(
+    plan(
         "Entropy",
         "nats per token",
         &[("train/entropy_loss", "entropy")],
         "How undecided the policy is about the next token. A slow fall is learning; a collapse towards 0 ends exploration.",
-    )),
+    ).free(),
     plan(
         "Distance to the reference and the old policy",
         "KL divergence",
@@ -110,7 +116,7 @@ const OTHERS: [Plan; 15] = [
         &[("train/pg_clipfrac", "clip fraction")],
         "Tokens whose probability changed so much that the update was cut. Above about 0.2 the steps are too large.",
     ),
-    log(plan(
+    plan(
         "Mismatch of generation and training",
         "log-prob difference",
         &[
@@ -118,19 +124,19 @@ const OTHERS: [Plan; 15] = [
             ("train/train_rollout_logprob_abs_diff", "mean"),
         ],
         "Both compute the same tokens' log-probs, so this should be tiny: below 0.001 in f32. Growth means they run different weights or arithmetic.",
-    )),
+    ).log(),
     plan(
         "Staleness",
         "versions",
         &[("train/staleness", "oldest trained token")],
         "How many policy versions old the answers are when they are trained. 0 is on-policy.",
     ),
-    free(plan(
+    plan(
         "Loss",
         "loss",
         &[("train/loss", "loss"), ("train/pg_loss", "policy gradient part")],
         "Near 0 by construction, since advantages of a group sum to 0: its gradient teaches, not its value.",
-    )),
+    ).free(),
     plan(
         "Gradient norm",
         "norm",

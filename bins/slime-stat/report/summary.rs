@@ -34,6 +34,9 @@ fn model(run: &Run) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
+/// What is said below a number of this series.
+type Note = dyn Fn(&[(u64, f64)]) -> String;
+
 /// One number with its name, and how it went.
 struct Card {
     name: String,
@@ -95,7 +98,7 @@ fn cards(run: &Run) -> Vec<Card> {
         let note = if steps.is_empty() { String::new() } else { format!("{} a step", duration(mean)) };
         cards.push(Card { name: "Time".to_owned(), value: duration(seconds), note, points: points(&steps) });
     }
-    let mut newest = |name: &str, key: &str, note: &dyn Fn(&[(u64, f64)]) -> String| {
+    let mut newest = |name: &str, key: &str, note: &Note| {
         let series = metrics.series(key);
         if let Some((_, last)) = series.last() {
             cards.push(Card {
