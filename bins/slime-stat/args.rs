@@ -29,7 +29,6 @@ Writes:  tables and curves on stdout; with --json one object with the keys
          of samples one key, samples: num_samples, num_groups, num_flat_groups,
          reward_mean, reward_std, rewards (mean and positive_share of each part),
          response_len_mean, response_len_max, truncated_share
-
          with --html FILE one page; with --export TARGET, each whole or not at all:
          FILE.csv         a row a step, a column a number; evaluations in FILE.eval.csv
          FILE.parquet     the same; evaluations in FILE.eval.parquet

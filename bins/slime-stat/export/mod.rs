@@ -7,6 +7,7 @@ mod rows;
 mod tensorboard;
 mod trace;
 mod wandb;
+mod wandb_records;
 
 use std::io::Write;
 

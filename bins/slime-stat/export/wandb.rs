@@ -9,6 +9,10 @@ use slime_cli::{Failure, Output};
 
 use super::rows::Rows;
 use super::tensorboard::eval_tag;
+use super::wandb_records::{
+    Exit, Header, History, Item, Items, Metric, MetricOptions, Record, RunRecord, Step, Timestamp,
+    VersionInfo,
+};
 use crate::read_run::Run;
 
 /// `:W&B`, the number 0xBEE1 and version 0 begin every log.
@@ -21,112 +25,6 @@ const PRODUCER: &str = "0.19.11";
 const MIN_CONSUMER: &str = "0.40.0";
 /// Evaluations are drawn over this number.
 const STEP_METRIC: &str = "version";
-
-#[derive(Clone, PartialEq, Message)]
-struct Record {
-    #[prost(int64, tag = "1")]
-    num: i64,
-    #[prost(message, optional, tag = "2")]
-    history: Option<History>,
-    #[prost(message, optional, tag = "3")]
-    summary: Option<Items>,
-    #[prost(message, optional, tag = "12")]
-    metric: Option<Metric>,
-    #[prost(message, optional, tag = "17")]
-    run: Option<RunRecord>,
-    #[prost(message, optional, tag = "18")]
-    exit: Option<Exit>,
-    #[prost(message, optional, tag = "21")]
-    header: Option<Header>,
-}
-
-/// `SummaryRecord` and `ConfigRecord` are alike.
-#[derive(Clone, PartialEq, Message)]
-struct Items {
-    #[prost(message, repeated, tag = "1")]
-    update: Vec<Item>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Item {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "16")]
-    value_json: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct History {
-    #[prost(message, repeated, tag = "1")]
-    item: Vec<Item>,
-    #[prost(message, optional, tag = "2")]
-    step: Option<Step>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Step {
-    #[prost(int64, tag = "1")]
-    num: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Metric {
-    #[prost(string, tag = "1")]
-    name: String,
-    /// `step_metric`: the number it is drawn over.
-    #[prost(string, tag = "4")]
-    over: String,
-    #[prost(message, optional, tag = "6")]
-    options: Option<MetricOptions>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct MetricOptions {
-    #[prost(bool, tag = "1")]
-    step_sync: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct RunRecord {
-    #[prost(string, tag = "1")]
-    run_id: String,
-    #[prost(string, tag = "3")]
-    project: String,
-    #[prost(message, optional, tag = "4")]
-    config: Option<Items>,
-    #[prost(string, tag = "8")]
-    display_name: String,
-    #[prost(message, optional, tag = "17")]
-    start_time: Option<Timestamp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Timestamp {
-    #[prost(int64, tag = "1")]
-    seconds: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Exit {
-    #[prost(int32, tag = "1")]
-    exit_code: i32,
-    #[prost(int32, tag = "2")]
-    runtime: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Header {
-    #[prost(message, optional, tag = "1")]
-    version_info: Option<VersionInfo>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct VersionInfo {
-    #[prost(string, tag = "1")]
-    producer: String,
-    #[prost(string, tag = "2")]
-    min_consumer: String,
-}
 
 /// Writes `offline-run-<time>-<id>/run-<id>.wandb` into a folder; the same run has the same names again.
 ///

@@ -5,6 +5,7 @@ mod chart;
 mod comparison;
 mod curves;
 mod glossary;
+mod plans;
 mod samples;
 mod settings;
 mod summary;

@@ -14,7 +14,7 @@ const WIDTH: f64 = 1000.0;
 const LANE: f64 = 30.0;
 /// Number of the grey among the colours.
 const IDLE: usize = 7;
-/// Spans of one lane; of more, the one that fills most of each slot is drawn.
+/// Stretches of one lane; more would be nearer to each other than pixels.
 const MAX_SPANS: usize = 900;
 
 /// A stretch of time in which a tool did one thing.
@@ -36,7 +36,7 @@ struct Lane {
 /// The section of the timeline; nothing where no times are known.
 pub fn section(run: &Run) -> Markup {
     let is_traced = run.traces.iter().any(|trace| !trace.spans.is_empty());
-    let lanes = if is_traced { traced(&run.traces) } else { told(run) };
+    let (lanes, is_long) = end_of(if is_traced { traced(&run.traces) } else { told(run) }, MAX_SPANS);
     let stretches = || lanes.iter().flat_map(|lane| &lane.stretches);
     let start = stretches().map(|s| s.start).fold(f64::INFINITY, f64::min);
     let end = stretches().map(|s| s.end).fold(f64::NEG_INFINITY, f64::max);
@@ -51,14 +51,14 @@ pub fn section(run: &Run) -> Markup {
     }
     let colors: BTreeMap<&str, usize> = colors(&names);
     let height = LANE * lanes.len() as f64;
-    let is_cut = run.traces.iter().any(|trace| trace.is_cut);
+    let is_cut = is_long || run.traces.iter().any(|trace| trace.is_cut);
     html! {
         section #timeline {
             h2 { "Timeline" }
             p.explain {
                 @if is_traced { "What each tool did when, from its trace file. " }
                 @else { "What was done when, from the times that the steps tell. " }
-                @if is_cut { "Of long traces the end is shown. " }
+                @if is_cut { "Of a long run the end is shown. " }
                 span.screen { "Drag over a stretch to look at it closely, double-click to see all again." }
             }
             div.card.timeline {
@@ -71,8 +71,8 @@ pub fn section(run: &Run) -> Markup {
                             @for (at, lane) in lanes.iter().enumerate() {
                                 @let y = LANE * at as f64;
                                 rect.track x="0" y=(y + 3.0) width=(WIDTH) height=(LANE - 6.0) {}
-                                @for s in thinned(&lane.stretches, start, end) {
-                                    (bar(&s, y, start, WIDTH / (end - start), colors.get(s.name.as_str()).copied()))
+                                @for s in &lane.stretches {
+                                    (bar(s, y, start, WIDTH / (end - start), colors.get(s.name.as_str()).copied()))
                                 }
                             }
                         }
@@ -175,30 +175,17 @@ fn told(run: &Run) -> Vec<Lane> {
     lanes.into_iter().filter(|(_, stretches)| !stretches.is_empty()).map(lane).collect()
 }
 
-/// At most [`MAX_SPANS`]: of more, for each slot of time the one that fills most of it, neighbours joined.
-fn thinned(stretches: &[Stretch], start: f64, end: f64) -> Vec<Stretch> {
-    if stretches.len() <= MAX_SPANS {
-        return stretches.to_vec();
-    }
-    let width = (end - start) / MAX_SPANS as f64;
-    let mut filled: Vec<BTreeMap<&str, f64>> = vec![BTreeMap::new(); MAX_SPANS];
-    for s in stretches {
-        let slot = |time: f64| (((time - start) / width) as usize).min(MAX_SPANS - 1);
-        for (at, names) in filled.iter_mut().enumerate().take(slot(s.end) + 1).skip(slot(s.start)) {
-            let (from, to) = (start + at as f64 * width, start + (at + 1) as f64 * width);
-            *names.entry(&s.name).or_default() += s.end.min(to) - s.start.max(from);
-        }
-    }
-    let mut kept: Vec<Stretch> = Vec::new();
-    for (at, names) in filled.iter().enumerate() {
-        let Some((name, _)) = names.iter().max_by(|a, b| a.1.total_cmp(b.1)) else { continue };
-        let (from, to) = (start + at as f64 * width, start + (at + 1) as f64 * width);
-        match kept.last_mut() {
-            Some(last) if last.name == *name && (from - last.end).abs() < width / 2.0 => last.end = to,
-            _ => kept.push(Stretch { name: (*name).to_owned(), start: from, end: to, step: None }),
-        }
-    }
-    kept
+/// Of lanes with more than `max` stretches the end in which the longest has that many; whether some were left out.
+fn end_of(lanes: Vec<Lane>, max: usize) -> (Vec<Lane>, bool) {
+    let longest = lanes.iter().map(|lane| &lane.stretches).max_by_key(|stretches| stretches.len());
+    let Some(first) = longest.filter(|all| all.len() > max).map(|all| all[all.len() - max].start) else {
+        return (lanes, false);
+    };
+    let late = |lane: Lane| Lane {
+        stretches: lane.stretches.into_iter().filter(|stretch| stretch.start >= first).collect(),
+        ..lane
+    };
+    (lanes.into_iter().map(late).collect(), true)
 }
 
 #[cfg(test)]
@@ -206,16 +193,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_spans_are_thinned_to_what_fills_the_time() {
-        let stretch = |at: u32| Stretch {
-            name: if at % 10 == 0 { "short" } else { "long" }.to_owned(),
-            start: f64::from(at),
-            end: f64::from(at) + if at % 10 == 0 { 0.1 } else { 1.0 },
-            step: None,
+    fn of_many_stretches_the_end_is_shown_in_all_lanes() {
+        let lane = |name: &str, every: usize| {
+            let stretch =
+                |at| Stretch { name: "x".to_owned(), start: at as f64, end: at as f64 + 1.0, step: None };
+            Lane { name: name.to_owned(), stretches: (0..5000).step_by(every).map(stretch).collect() }
         };
-        let all: Vec<Stretch> = (0..50_000).map(stretch).collect();
-        let kept = thinned(&all, 0.0, 50_000.0);
-        assert!(!kept.is_empty() && kept.len() <= MAX_SPANS && kept.iter().all(|s| s.name == "long"));
-        assert_eq!(thinned(&all[..5], 0.0, 5.0), all[..5]);
+        let (lanes, is_cut) = end_of(vec![lane("busy", 1), lane("rare", 10)], 900);
+        assert!(is_cut);
+        assert_eq!((lanes[0].stretches.len(), lanes[1].stretches.len()), (900, 90));
+        assert_eq!(end_of(vec![lane("rare", 10)], 900), (vec![lane("rare", 10)], false));
     }
 }
