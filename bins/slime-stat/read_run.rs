@@ -31,7 +31,7 @@ pub struct Run {
     pub engines: Vec<Engine>,
     /// What the tools did when.
     pub traces: Vec<Trace>,
-    /// Job, attempts, phases, ranks.
+    /// Job, attempts, phases, ranks, where [`Run::with_summary`] looked for them.
     pub summary: Summary,
     /// The text of `run.toml`.
     pub config_text: Option<String>,
@@ -77,7 +77,6 @@ pub fn read_run(path: &str) -> Result<Run, Failure> {
         missing
             .push("there are no trace files, so the timeline is made of the times of the steps".to_owned());
     }
-    let summary = summarise(path, &metrics);
     let warnings = read_warnings(&dir);
     Ok(Run {
         name: name(path),
@@ -85,7 +84,7 @@ pub fn read_run(path: &str) -> Result<Run, Failure> {
         warnings,
         engines,
         traces,
-        summary,
+        summary: Summary::default(),
         config_text,
         config,
         provenance,
@@ -101,6 +100,12 @@ fn name(path: &str) -> String {
 }
 
 impl Run {
+    /// The same run with its job, attempts and ranks; Slurm is asked once.
+    pub fn with_summary(mut self) -> Self {
+        self.summary = summarise(&self.dir.root().to_string_lossy(), &self.metrics);
+        self
+    }
+
     /// How many steps it shall have, where it says so.
     pub fn num_steps(&self) -> Option<u64> {
         self.config.as_ref()?.run.num_steps

@@ -57,7 +57,8 @@ fn write_report(paths: &[String], output: &str) -> Result<(), Failure> {
     if paths.iter().any(|path| path == "-") {
         return Err(Failure::usage("--html needs run directories, got -"));
     }
-    let runs: Vec<Run> = paths.iter().map(|path| read_run(path)).collect::<Result<_, _>>()?;
+    let runs: Vec<Run> =
+        paths.iter().map(|path| Ok(read_run(path)?.with_summary())).collect::<Result<_, _>>()?;
     let mut file = Output::create(output)?;
     file.write_all(report::page(&runs).as_bytes()).map_err(|error| Failure::io(output, &error))?;
     file.finish()

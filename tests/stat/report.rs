@@ -150,6 +150,35 @@ fn pruned_segments_are_said_and_the_rest_is_shown() {
 }
 
 #[test]
+fn run_in_mid_write_is_shown_as_far_as_it_is() {
+    let run = synthetic(|_| ());
+    let path = |name: &str| run.path().join(name);
+    fs::remove_file(path("control/done")).expect("ours");
+    let config = fs::read_to_string(path("run.toml")).expect("it is there");
+    fs::write(path("run.toml"), config.replace("num_steps = 12", "num_steps = 20")).expect("writable");
+    fs::create_dir(path("rollout/000012")).expect("writable");
+    fs::write(path("rollout/000012/.tmp.replica-0.1"), b"ARROW1 half").expect("writable");
+    fs::create_dir_all(path("eval/000013.e001/held_out")).expect("writable");
+    let open = fs::read_to_string(path("metrics/train.jsonl")).expect("it is there") + "{\"step\":12,\"to";
+    fs::write(path("metrics/train.jsonl"), open).expect("writable");
+    let failed = "code 74\nrank 0: disk <full>\n";
+    fs::create_dir(path("attempt-0")).expect("writable");
+    fs::write(path("attempt-0/failed.trainer.0"), failed).expect("writable");
+    let open = page(&[run.path()]);
+    in_order(&open, &["The run is learning so far", "not finished after 12 of 20 steps", "<h2>Samples</h2>"]);
+    assert!(open.contains("\"step\":11") && !open.contains("000012"), "the open step is not there yet");
+    fs::write(path("attempt-0/outcome"), "failed\n").expect("writable");
+    let over = page(&[run.path()]);
+    in_order(
+        &over,
+        &[
+            "The run learned, then failed",
+            "failed after 12 of 20 steps: trainer.0: rank 0: disk &lt;full&gt;",
+        ],
+    );
+}
+
+#[test]
 fn several_runs_are_compared_in_one_page() {
     let (short, long) = (synthetic(|run| run.num_steps = 6), synthetic(|run| run.num_samples = 2));
     let page = page(&[short.path(), long.path()]);
