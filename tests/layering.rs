@@ -34,7 +34,7 @@ const WITHOUT_TORCH: [&str; 11] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 17] = [
+const HOMES: [(&str, &[&str]); 22] = [
     ("backtrace", &["cli"]),
     ("tch", &["torch", "model", "engine", "trainer", "transport", "kernel", "slime"]),
     ("cudarc", &["comm", "cuda"]),
@@ -52,6 +52,11 @@ const HOMES: [(&str, &[&str]); 17] = [
     ("signal-hook", &["cli"]),
     ("clap_complete", &["cli"]),
     ("clap_mangen", &["cli"]),
+    ("crc32c", &["slime"]),
+    ("crc32fast", &["slime"]),
+    ("maud", &["slime"]),
+    ("prost", &["slime"]),
+    ("ratatui", &["slime"]),
 ];
 
 /// Crates whose files may opt in to unsafe code.

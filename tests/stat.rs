@@ -1,5 +1,18 @@
 //! `slime-stat` from outside: tables, curves and JSON from a run directory or stdin, the job and its ranks.
 
+#[path = "stat/export.rs"]
+mod export;
+#[path = "stat/live.rs"]
+mod live;
+#[path = "stat/python.rs"]
+mod python;
+#[path = "stat/readers.rs"]
+mod readers;
+#[path = "stat/report.rs"]
+mod report;
+#[path = "stat/synthetic.rs"]
+mod synthetic;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -89,10 +102,13 @@ fn narrow_terminals_are_told_what_is_left_out() {
 fn missing_runs_and_broken_lines_are_errors() {
     let missing = stat(&["/no/such/run"]);
     assert_eq!(missing.status.code(), Some(66));
-    let run = run_with("{\"step\":0}\n{\"step\":\n{\"step\":1}\n", "");
+    let run = run_with("{\"step\":\nno line is whole\n", "");
     let output = stat(&[name(run.path())]);
-    assert_eq!(output.status.code(), Some(65));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("train.jsonl: line 2: "), "{output:?}");
+    assert_eq!(output.status.code(), Some(65), "a file of which nothing can be read");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("train.jsonl: line 1: "), "{output:?}");
+    let output = stat_of(b"{\"step\":0}\n{\"step\":\n{\"step\":1}\n", &[]);
+    assert_eq!(output.status.code(), Some(65), "a pipe has no lines that a killed writer left");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stdin: line 2: "), "{output:?}");
     let empty = tempfile::tempdir().expect("a folder can be made");
     let output = stat(&[name(empty.path())]);
     assert_eq!(output.status.code(), Some(66));

@@ -1,14 +1,25 @@
-//! `slime-stat`: a run's metrics or samples in, tables, curves or JSON out.
+//! `slime-stat`: a run's metrics or samples in, tables, curves, JSON, a live view, a report or exports out.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod axis;
+mod downsample;
+mod export;
+mod names;
 mod read_answers;
 mod read_attempts;
+mod read_engines;
 mod read_job;
 mod read_metrics;
+mod read_run;
 mod read_samples;
+mod read_steps;
+mod read_trace;
+mod read_warnings;
+mod report;
 mod show;
 mod summarise;
+mod verdict;
 mod watch;
 mod write_answers;
 mod write_curves;

@@ -2,40 +2,66 @@
 
 use std::io::{Write, stdin, stdout};
 
-use slime_cli::{Failure, parse, start_logging};
+use slime_cli::{Failure, Output, parse, start_logging};
 
 use crate::args::Args;
 use crate::read_answers::read_answers;
 use crate::read_metrics::{Metrics, read, read_lines};
+use crate::read_run::{Run, read_run};
 use crate::read_samples::{Stream, read_stream};
 use crate::summarise::{Summary, summarise};
 use crate::watch::watch;
-use crate::{write_answers, write_curves, write_json, write_samples, write_summary, write_table};
+use crate::{
+    export, names, report, write_answers, write_curves, write_json, write_samples, write_summary, write_table,
+};
 
 /// The body of the tool.
 pub fn main() -> Result<(), Failure> {
     let args: Args = parse()?;
     start_logging(args.verbosity);
-    let is_stream = args.run == "-" && (args.watch || args.answers.is_some());
-    if is_stream {
-        return Err(Failure::usage("--watch and --answers need a run directory, got -"));
+    if let Some(output) = &args.html {
+        return write_report(&args.runs, output);
+    }
+    let [run] = args.runs.as_slice() else {
+        return Err(Failure::usage(format!("expected one run, got {}", args.runs.len()))
+            .with_hint("several runs are compared by --html FILE"));
+    };
+    let needs_folder = args.watch || args.answers.is_some() || args.export.is_some();
+    if run == "-" && needs_folder {
+        return Err(Failure::usage("--watch, --answers and --export need a run directory, got -"));
     }
     if args.watch {
-        return watch(&args.run);
+        return watch(run);
+    }
+    if let Some(target) = &args.export {
+        return export::export(run, target);
     }
     if let Some(set) = &args.answers {
-        return print(&write_answers::answers(&read_answers(&args.run, set)?));
+        return print(&write_answers::answers(&read_answers(run, set)?));
     }
-    if args.run == "-" {
+    if run == "-" {
         return print(&stream(&args)?);
     }
-    let metrics = read(&args.run)?;
+    let metrics = read(run)?;
+    metrics.missing.iter().for_each(|sentence| tracing::warn!("{sentence}"));
     let text = match (args.json, args.eval) {
-        (true, _) => write_json::json(&metrics, Some(&summarise(&args.run, &metrics))),
+        (true, _) => write_json::json(&metrics, Some(&summarise(run, &metrics))),
         (_, true) => page(&metrics, None, true),
-        _ => page(&metrics, Some(&summarise(&args.run, &metrics)), false),
+        _ => page(&metrics, Some(&summarise(run, &metrics)), false),
     };
     print(&text)
+}
+
+/// Writes the page of these runs.
+fn write_report(paths: &[String], output: &str) -> Result<(), Failure> {
+    if paths.iter().any(|path| path == "-") {
+        return Err(Failure::usage("--html needs run directories, got -"));
+    }
+    let runs: Vec<Run> =
+        paths.iter().map(|path| Ok(read_run(path)?.with_summary())).collect::<Result<_, _>>()?;
+    let mut file = Output::create(output)?;
+    file.write_all(report::page(&runs).as_bytes()).map_err(|error| Failure::io(output, &error))?;
+    file.finish()
 }
 
 /// What is said about stdin, which has metric lines or samples.
@@ -46,6 +72,7 @@ fn stream(args: &Args) -> Result<String, Failure> {
         }
         Stream::Samples(samples) if args.json => write_samples::json(&samples),
         Stream::Samples(samples) => write_samples::text(&samples),
+        Stream::Lines(text) if text.trim().is_empty() => return Err(Failure::data("stdin: no rows")),
         Stream::Lines(text) if args.json => write_json::json(&read_lines(&text, "stdin")?, None),
         Stream::Lines(text) => page(&read_lines(&text, "stdin")?, None, args.eval),
     })
@@ -59,7 +86,7 @@ fn page(metrics: &Metrics, summary: Option<&Summary>, only_eval: bool) -> String
     let mut text = String::new();
     if !only_eval {
         text += &write_table::steps(metrics);
-        text += &write_curves::curve("reward_mean by step", &metrics.series("reward_mean"));
+        text += &write_curves::curve("reward_mean by step", &metrics.series(names::REWARD));
     }
     text += &write_table::evals(metrics);
     for set in metrics.sets() {

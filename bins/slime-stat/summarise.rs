@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use slime_config::RunDir;
 
+use crate::names;
 use crate::read_attempts::{Attempt, Note, read_attempts};
 use crate::read_job::{Job, read_job};
-use crate::read_metrics::Metrics;
+use crate::read_metrics::{Metrics, Numbers};
 
 /// Ranks write a note about every 30 s: one that missed three is silent.
 const SILENT_S: f64 = 90.0;
@@ -161,20 +162,17 @@ fn roles(notes: &[Note], now: f64, is_running: bool) -> Vec<Role> {
     kinds.into_iter().map(role).collect()
 }
 
-/// Every number called `<part>_s` of the steps that have `step_s`.
+/// The parts of each step that told how long it took: those of [`names::PHASES`], or in older runs every `<part>_s`.
 fn phases(metrics: &Metrics) -> Option<Phases> {
     let mut phases = Phases::default();
     for numbers in metrics.steps.values() {
-        let Some(step_s) = numbers.get("step_s").and_then(Value::as_f64) else { continue };
+        let Some(step_s) = names::number(numbers, names::STEP_TIME) else { continue };
         phases.num_steps += 1;
         phases.total_s += step_s;
-        for (key, value) in numbers {
-            let is_part = key != "step_s" && !key.ends_with("_per_s");
-            let Some(part) = key.strip_suffix("_s").filter(|_| is_part) else { continue };
-            let seconds = value.as_f64().unwrap_or(0.0);
-            match phases.parts.iter_mut().find(|(name, _)| name == part) {
+        for (part, seconds) in parts(numbers) {
+            match phases.parts.iter_mut().find(|(name, _)| *name == part) {
                 Some((_, sum)) => *sum += seconds,
-                None => phases.parts.push((part.to_owned(), seconds)),
+                None => phases.parts.push((part, seconds)),
             }
         }
     }
@@ -184,6 +182,19 @@ fn phases(metrics: &Metrics) -> Option<Phases> {
         phases.parts.push(("other".to_owned(), phases.total_s - told));
     }
     (phases.total_s > 0.0).then_some(phases)
+}
+
+/// Name and seconds of each part of a step.
+fn parts(numbers: &Numbers) -> Vec<(String, f64)> {
+    if numbers.contains_key(names::STEP_TIME) {
+        let part = |(name, label): &(&str, &str)| Some(((*label).to_owned(), names::number(numbers, name)?));
+        return names::PHASES.iter().filter_map(part).collect();
+    }
+    let part = |(key, value): (&String, &Value)| {
+        let is_part = key != "step_s" && !key.ends_with("_per_s");
+        Some((key.strip_suffix("_s").filter(|_| is_part)?.to_owned(), value.as_f64().unwrap_or(0.0)))
+    };
+    numbers.iter().filter_map(part).collect()
 }
 
 #[cfg(test)]
@@ -252,10 +263,16 @@ mod tests {
         metrics.steps.insert(0, step("{\"train_s\":2.0,\"step_s\":10.0,\"tokens_per_s\":100.0}"));
         metrics.steps.insert(1, step("{\"train_s\":3.0,\"sync_s\":1.0,\"step_s\":10.0}"));
         metrics.steps.insert(2, step("{\"reward_mean\":0.5}"));
-        let phases = phases(&metrics).unwrap();
+        let phases = super::phases(&metrics).unwrap();
         assert_eq!((phases.num_steps, phases.total_s), (2, 20.0));
         let parts = [("train", 5.0), ("sync", 1.0), ("other", 14.0)].map(|(name, s)| (name.to_owned(), s));
         assert_eq!(phases.parts, parts);
         assert_eq!(super::phases(&Metrics::default()), None);
+        let mut metrics = Metrics::default();
+        let named = "{\"perf/step_time\":10,\"perf/train_time\":7,\"perf/actor_train_time\":6,\"perf/train_wait_time\":3}";
+        metrics.steps.insert(0, step(named));
+        let parts =
+            [("wait for samples", 3.0), ("train", 6.0), ("other", 1.0)].map(|(name, s)| (name.to_owned(), s));
+        assert_eq!(super::phases(&metrics).unwrap().parts, parts, "train_time holds others and is no part");
     }
 }

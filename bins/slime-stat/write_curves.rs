@@ -1,5 +1,7 @@
 //! A series of numbers as a curve of characters.
 
+use crate::axis::{short, widened};
+
 /// Lines of a curve.
 const HEIGHT: usize = 8;
 /// Points across; longer series are averaged.
@@ -15,15 +17,16 @@ pub fn curve(title: &str, series: &[(u64, f64)]) -> String {
     let averages = averaged(&points);
     let low = averages.iter().copied().fold(f64::INFINITY, f64::min);
     let high = averages.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let span = if high > low { high - low } else { 1.0 };
+    let (low, high) = widened(low, high);
+    let span = high - low;
     let row_of = |value: f64| ((value - low) / span * (HEIGHT - 1) as f64).round() as usize;
     let stretch = (WIDTH / averages.len()).clamp(1, 6);
 
     let mut text = format!("{title}\n");
     for row in (0..HEIGHT).rev() {
         let label = match row {
-            0 => format!("{low:.3}"),
-            _ if row == HEIGHT - 1 => format!("{:.3}", low + span),
+            0 => label(low),
+            _ if row == HEIGHT - 1 => label(high),
             _ => String::new(),
         };
         let mut line = format!("{label:>9} |");
@@ -41,6 +44,11 @@ pub fn curve(title: &str, series: &[(u64, f64)]) -> String {
     let gap = across.saturating_sub(left.len()).max(right.len() + 1);
     text.extend([format!("{:>11}{left}{right:>gap$}\n\n", "")]);
     text
+}
+
+/// Three decimals, or what smaller numbers need.
+fn label(value: f64) -> String {
+    if value == 0.0 || value.abs() >= 1e-3 { format!("{value:.3}") } else { short(value) }
 }
 
 /// The series in at most [`WIDTH`] buckets, each the mean of its points.
@@ -66,6 +74,14 @@ mod tests {
         assert!(lines[1].contains("0.900 |") && lines[1].ends_with('*'), "{text}");
         assert!(lines[HEIGHT].contains("0.100 |*"), "{text}");
         assert!(curve("reward", &[(0, 1.0)]).is_empty());
+    }
+
+    #[test]
+    fn constant_curve_lies_in_the_middle_of_its_axis() {
+        let text = curve("lr", &[(0, 2e-5), (1, 2e-5)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains("3e-5 |") && lines[HEIGHT].contains("1e-5 |"), "{text}");
+        assert!(lines[4].contains('*') || lines[5].contains('*'), "{text}");
     }
 
     #[test]

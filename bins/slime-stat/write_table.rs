@@ -1,20 +1,10 @@
 //! Steps and evaluations as aligned columns that fit the terminal.
 
+use std::collections::HashSet;
+
+use crate::names::{REWARD, REWARD_MEAN, rank};
 use crate::read_metrics::{Metrics, Numbers};
 
-/// Columns a reader looks for first; the others follow by name while they fit.
-const FIRST: [&str; 10] = [
-    "reward_mean",
-    "reward_std",
-    "response_len_mean",
-    "loss",
-    "entropy",
-    "kl_loss",
-    "grad_norm",
-    "log_prob_abs_diff",
-    "lr",
-    "step_s",
-];
 /// Width when the terminal does not tell.
 const DEFAULT_WIDTH: usize = 120;
 
@@ -39,12 +29,14 @@ pub fn evals(metrics: &Metrics) -> String {
 }
 
 fn table(identity: &[&str], rows: &[(Vec<String>, &Numbers)]) -> String {
-    let mut names: Vec<&str> =
+    let mut names: HashSet<&str> =
         rows.iter().flat_map(|(_, numbers)| numbers.keys().map(String::as_str)).collect();
-    names.sort_unstable_by_key(|name| {
-        (FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()), *name)
-    });
-    names.dedup();
+    names.remove("time");
+    if names.contains(REWARD) {
+        names.remove(REWARD_MEAN);
+    }
+    let mut names: Vec<&str> = names.into_iter().collect();
+    names.sort_unstable_by_key(|name| (rank(name), *name));
 
     let mut columns: Vec<Vec<String>> = identity
         .iter()
@@ -54,11 +46,15 @@ fn table(identity: &[&str], rows: &[(Vec<String>, &Numbers)]) -> String {
     let mut room = width().saturating_sub(columns.iter().map(|column| column[0].chars().count() + 2).sum());
     let mut left_out = Vec::new();
     for name in names {
+        if !left_out.is_empty() {
+            left_out.push(name);
+            continue;
+        }
         let cells =
             rows.iter().map(|(_, numbers)| number(numbers.get(name).and_then(serde_json::Value::as_f64)));
         let candidate = column(name, cells);
         let wide = candidate[0].chars().count() + 2;
-        if wide <= room && left_out.is_empty() {
+        if wide <= room {
             room -= wide;
             columns.push(candidate);
         } else {

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use signal_hook::consts::{SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 
 static FLAGS: OnceLock<Flags> = OnceLock::new();
@@ -65,6 +65,17 @@ fn block() {
 pub fn requested() -> bool {
     install();
     FLAGS.get().is_some_and(|flags| flags.drain.load(Ordering::Relaxed))
+}
+
+/// The same wish by INT and HUP, for a program that has taken the screen and must give it back.
+pub fn install_for_terminal() {
+    install();
+    let Some(flags) = FLAGS.get() else { return };
+    for signal in [SIGINT, SIGHUP] {
+        if let Err(error) = flag::register(signal, Arc::clone(&flags.drain)) {
+            tracing::warn!("cannot catch signal {signal}: {error}");
+        }
+    }
 }
 
 /// Asks this process to drain, as a signal would (a full disk is a clean drain).

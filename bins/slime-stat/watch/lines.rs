@@ -1,14 +1,15 @@
-//! Stays with a run: one line for every trained step and evaluation, and on a terminal a bar with the time left.
+//! One line for every trained step and evaluation, and where stderr is a terminal a bar with the time left.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::Value;
 use slime_cli::{Failure, drain};
-use slime_config::{RunConfig, RunDir, paths};
+use slime_config::RunDir;
 
+use super::{left, num_steps, phase};
+use crate::names::{self, number};
 use crate::read_metrics::{Metrics, Numbers, read};
 
 /// Pause between two looks at the run.
@@ -22,8 +23,7 @@ const NO_BAR: &str = "{prefix} {pos} steps  {msg}";
 ///
 /// # Errors
 /// The run cannot be read, or stdout is gone.
-pub fn watch(run: &str) -> Result<(), Failure> {
-    drain::install();
+pub fn follow(run: &str) -> Result<(), Failure> {
     let run_dir = RunDir::new(run);
     let num_steps = num_steps(&run_dir)?;
     let bar = bar(run, num_steps);
@@ -58,12 +58,6 @@ struct Shown {
     evals: BTreeSet<(u64, String)>,
 }
 
-fn num_steps(run_dir: &RunDir) -> Result<Option<u64>, Failure> {
-    let config: RunConfig = slime_config::load(Some(&run_dir.run_toml()), &[])
-        .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
-    Ok(config.run.num_steps)
-}
-
 fn bar(run: &str, num_steps: Option<u64>) -> ProgressBar {
     // A pipe or a log gets the lines alone.
     let target =
@@ -88,7 +82,7 @@ fn print(
     // An evaluation of version v comes before step v, which makes version v + 1.
     let mut lines: Vec<((u64, usize), String)> = Vec::new();
     // The rollout's numbers of a step come before those of its training, which complete the line.
-    for (step, numbers) in metrics.steps.iter().filter(|(_, numbers)| numbers.contains_key("loss")) {
+    for (step, numbers) in metrics.steps.iter().filter(|(_, numbers)| names::is_trained(numbers)) {
         if shown.steps.insert(*step) {
             has_step = true;
             let line = format!("{}{of}  step {step}: {}\n", step + 1, summary(numbers, &STEP_NUMBERS));
@@ -112,59 +106,19 @@ fn print(
 
 /// What a line says of a step: name in the metrics, name on the line, decimals.
 const STEP_NUMBERS: [(&str, &str, usize); 5] = [
-    ("reward_mean", "reward", 3),
-    ("response_len_mean", "response length", 1),
-    ("entropy", "entropy", 3),
-    ("log_prob_abs_diff_max", "largest log-prob difference", 6),
-    ("step_s", "seconds", 1),
+    (names::REWARD, "reward", 3),
+    ("rollout/response_len/mean", "response length", 1),
+    ("train/entropy_loss", "entropy", 3),
+    ("train/train_rollout_logprob_abs_diff_max", "largest log-prob difference", 6),
+    (names::STEP_TIME, "seconds", 1),
 ];
 /// The same of an evaluation.
-const EVAL_NUMBERS: [(&str, &str, usize); 1] = [("reward_mean", "reward", 3)];
+const EVAL_NUMBERS: [(&str, &str, usize); 1] = [(names::REWARD, "reward", 3)];
 
 fn summary(numbers: &Numbers, wanted: &[(&str, &str, usize)]) -> String {
     let part = |(key, name, decimals): &(&str, &str, usize)| {
-        let value = numbers.get(*key).and_then(Value::as_f64)?;
+        let value = number(numbers, key)?;
         Some(format!("{name} {value:.decimals$}"))
     };
     wanted.iter().filter_map(part).collect::<Vec<_>>().join(", ")
-}
-
-/// What the run waits for.
-fn phase(run_dir: &RunDir, metrics: &Metrics) -> String {
-    let step = metrics.steps.iter().filter(|(_, numbers)| numbers.contains_key("loss")).count() as u64;
-    if run_dir.join(paths::manifest(step)).exists() {
-        format!("training step {step}")
-    } else if run_dir.join(paths::VERSIONS).exists() {
-        format!("generating step {step}")
-    } else {
-        "starting".to_owned()
-    }
-}
-
-/// The time left, as the mean step takes it.
-fn left(metrics: &Metrics, num_steps: Option<u64>, since_step: Duration) -> String {
-    let seconds: Vec<f64> = metrics.series("step_s").into_iter().map(|(_, seconds)| seconds).collect();
-    let (Some(num_steps), false) = (num_steps, seconds.is_empty()) else { return String::new() };
-    let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
-    let num_left = num_steps.saturating_sub(seconds.len() as u64) as f64;
-    let left = (mean * num_left - since_step.as_secs_f64().min(mean)).max(0.0) as u64;
-    format!(", about {}:{:02} left", left / 60, left % 60)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn time_left_is_that_of_the_steps_to_come() {
-        let mut metrics = Metrics::default();
-        for step in 0..2 {
-            let numbers = json!({"step_s": 30.0}).as_object().cloned().unwrap_or_default();
-            metrics.steps.insert(step, numbers);
-        }
-        assert_eq!(left(&metrics, Some(5), Duration::from_secs(10)), ", about 1:20 left");
-        assert_eq!(left(&metrics, None, Duration::ZERO), "");
-        assert_eq!(left(&Metrics::default(), Some(5), Duration::ZERO), "");
-    }
 }
