@@ -1,13 +1,16 @@
 //! The command line of `slime-stat`.
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use slime_cli::Verbosity;
+
+use crate::archive::Archive;
 
 /// What the user asked for.
 #[derive(Debug, Parser)]
 #[command(
     name = "slime-stat",
     version,
+    args_conflicts_with_subcommands = true,
     about = "Shows what is going on in a run: a table of steps, evaluations, curves, the job and its ranks",
     after_help = "\
 Reads:   RUN/metrics/*.jsonl, RUN/attempt-*/{outcome,env.txt,failed.*,rank/*.json},
@@ -36,8 +39,10 @@ Example:
 Exit codes: 0 ok, 64 usage, 65 broken metrics or samples, 66 no such run, 74 I/O, 77 permission"
 )]
 pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// A run directory, or - for metric lines or samples from stdin
-    #[arg(value_name = "RUN|-")]
+    #[arg(value_name = "RUN|-", default_value = "", hide_default_value = true)]
     pub run: String,
     /// Only the evaluations
     #[arg(long)]
@@ -53,4 +58,11 @@ pub struct Args {
     pub watch: bool,
     #[command(flatten)]
     pub verbosity: Verbosity,
+}
+
+/// What else it does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Packs old steps and logs of a run, and brings them back
+    Archive(Archive),
 }

@@ -1,6 +1,7 @@
 //! `slime-stat`: a run's metrics or samples in, tables, curves or JSON out.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod archive;
 mod args;
 mod read_answers;
 mod read_attempts;

@@ -4,7 +4,8 @@ use std::io::{Write, stdin, stdout};
 
 use slime_cli::{Failure, parse, start_logging};
 
-use crate::args::Args;
+use crate::archive;
+use crate::args::{Args, Command};
 use crate::read_answers::read_answers;
 use crate::read_metrics::{Metrics, read, read_lines};
 use crate::read_samples::{Stream, read_stream};
@@ -16,6 +17,12 @@ use crate::{write_answers, write_curves, write_json, write_samples, write_summar
 pub fn main() -> Result<(), Failure> {
     let args: Args = parse()?;
     start_logging(args.verbosity);
+    if let Some(Command::Archive(archive)) = &args.command {
+        return archive::archive(archive);
+    }
+    if args.run.is_empty() {
+        return Err(Failure::usage("no run directory").with_hint("slime-stat RUN, or - for stdin"));
+    }
     let is_stream = args.run == "-" && (args.watch || args.answers.is_some());
     if is_stream {
         return Err(Failure::usage("--watch and --answers need a run directory, got -"));
