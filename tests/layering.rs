@@ -8,7 +8,7 @@ use std::process::Command;
 /// The layers from the ground up. A crate may use crates of lower layers, and those named in `WITHIN`.
 const LAYERS: [&[&str]; 6] = [
     &["cli", "config", "record"],
-    &["exchange", "tokenizer", "weights", "checkpoint", "comm", "cuda", "sandbox"],
+    &["archive", "exchange", "tokenizer", "weights", "checkpoint", "comm", "cuda", "sandbox"],
     &["torch", "kernel"],
     &["model", "transport"],
     &["engine", "environment", "verifier", "trainer"],
@@ -19,7 +19,8 @@ const LAYERS: [&[&str]; 6] = [
 const WITHIN: [(&str, &str); 2] = [("trainer", "environment"), ("kernel", "torch")];
 
 /// Crates that must stay free of torch, so the tools on them run on a bare node.
-const WITHOUT_TORCH: [&str; 11] = [
+const WITHOUT_TORCH: [&str; 12] = [
+    "archive",
     "cli",
     "config",
     "record",
@@ -34,7 +35,7 @@ const WITHOUT_TORCH: [&str; 11] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 22] = [
+const HOMES: [(&str, &[&str]); 25] = [
     ("backtrace", &["cli"]),
     ("tch", &["torch", "model", "engine", "trainer", "transport", "kernel", "slime"]),
     ("cudarc", &["comm", "cuda"]),
@@ -44,6 +45,9 @@ const HOMES: [(&str, &[&str]); 22] = [
     ("arrow-buffer", &["record"]),
     ("arrow-ipc", &["record"]),
     ("arrow-schema", &["record"]),
+    ("arrow-json", &["environment"]),
+    ("parquet", &["environment", "slime"]),
+    ("zstd", &["archive"]),
     ("tokenizers", &["tokenizer"]),
     ("minijinja", &["tokenizer"]),
     ("minijinja-contrib", &["tokenizer"]),

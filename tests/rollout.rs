@@ -291,3 +291,37 @@ fn stop_drains_and_a_second_owner_is_refused_while_the_first_lives() {
     fs::write(run.join("control/stop"), "").unwrap();
     assert_refused(&first.wait_with_output().unwrap(), 75, &["stopped between steps"]);
 }
+
+#[test]
+fn weighted_sources_of_parquet_and_packed_lines_are_drawn_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let weights = weights(&dir);
+    let chat = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/prompts/chat.parquet");
+    let packed = dir.path().join("easy.jsonl.zst");
+    fs::write(&packed, slime_archive::pack_bytes(b"{\"prompt\":\"w1\"}\n{\"prompt\":\"w2\"}\n").unwrap())
+        .unwrap();
+    let config = dir.path().join("run.toml");
+    let sources = format!(
+        "[[data.source]]\npath = \"{}\"\nweight = 3\n\
+         [[data.source]]\npath = \"{}@[:9]\"\nweight = 1\nname = \"chat\"\ninput_key = \"messages\"\nlabel_key = \"answer\"\n",
+        packed.display(),
+        chat.display()
+    );
+    fs::write(&config, &sources).unwrap();
+    let mut args = vec!["--weights", weights.to_str().unwrap(), "--config", config.to_str().unwrap()];
+    args.extend(["--set", "rollout.max_response_len=2", "--set", "rollout.n_samples_per_prompt=1"]);
+    args.extend(["--num-prompts", "11"]);
+    let drawn = rows(&rollout(&args, ""));
+    let chats: Vec<&Value> = drawn.iter().filter(|row| row["source"] == "chat").collect();
+    assert_eq!(drawn.len(), 11);
+    assert!((2..=3).contains(&chats.len()), "{}", chats.len());
+    for row in chats {
+        assert!(row["prompt"].as_array().unwrap().iter().all(|message| message["role"].is_string()));
+        assert!(row["prompt_id"].as_str().unwrap().starts_with("chat:") && row["label"].is_string());
+    }
+    fs::write(&config, sources.replace("weight = 3", "weight = 0")).unwrap();
+    assert_refused(&rollout(&args, ""), 78, &["data.source[0].weight: expected a number above 0, got 0"]);
+    fs::remove_file(&packed).unwrap();
+    fs::write(&config, sources).unwrap();
+    assert_refused(&rollout(&args, ""), 66, &["easy.jsonl.zst: No such file"]);
+}

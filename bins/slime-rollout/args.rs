@@ -13,8 +13,8 @@ use slime_config::RunConfig;
     version,
     args_conflicts_with_subcommands = true,
     after_help = "\
-Reads:   a weight directory with its tokenizer; prompts as JSON lines, or those of an environment;
-         with --follow run.toml and the published weights of the run
+Reads:   a weight directory with its tokenizer; prompts as JSON lines (also .zst) or Parquet, or those
+         of an environment; with --follow run.toml and the published weights of the run
 Writes:  samples as JSON lines or Arrow, groups in the order of their prompts (a file gets its name
          when it is complete); with --follow rollout/, eval/ and metrics/ of the run
 Example: slime-rollout --weights weights/smollm2 --prompts prompts.jsonl \\
@@ -44,7 +44,7 @@ pub struct Once {
     /// Weight directory: config.json, safetensors, tokenizer (default: `model.path` of the configuration)
     #[arg(long, value_name = "DIR")]
     pub weights: Option<PathBuf>,
-    /// Prompts as JSON lines, with an optional slice (prompts.jsonl@[0:100]); - is stdin (default: what
+    /// Prompts as JSON lines (also .zst) or Parquet, with an optional slice (prompts.jsonl@[0:100]); - is stdin (default: what
     /// [data] of the configuration names)
     #[arg(long, value_name = "FILE|-")]
     pub prompts: Option<String>,
@@ -163,6 +163,7 @@ impl Once {
         if let Some(prompts) = &self.prompts {
             config.data.prompts = Some(prompts.clone());
             config.data.environment = None;
+            config.data.source.clear();
         }
         for (flag, key) in [
             (&self.input_key, &mut config.data.input_key),
@@ -179,7 +180,7 @@ impl Once {
                 Failure::usage("no weights").with_hint("--weights DIR, or model.path in --config TOML")
             );
         }
-        if self.eval.is_none() && config.data.prompts.is_none() && config.data.environment.is_none() {
+        if self.eval.is_none() && !config.data.is_named() {
             return Err(Failure::usage("no prompts")
                 .with_hint("--prompts FILE, or --set data.environment=arithmetic --num-prompts 8"));
         }

@@ -6,7 +6,7 @@ use std::io::stdin;
 use serde_json::{Value, json};
 use slime_cli::Failure;
 use slime_config::{Data, RunConfig};
-use slime_environment::{JsonlPrompts, Prompt, PromptSource, keys, train_source};
+use slime_environment::{Prompt, PromptFile, PromptSource, keys, train_source};
 use slime_record::PromptContent;
 use slime_tokenizer::Tokenizer;
 
@@ -22,9 +22,7 @@ pub fn read_prompts(
             let Stdin { prompts, path } = Stdin::open(&config.data)?;
             (Box::new(prompts), Some(path))
         }
-        Some(spec) => {
-            (Box::new(JsonlPrompts::open(spec, keys(&config.data), None).map_err(failure!())?), None)
-        }
+        Some(spec) => (Box::new(PromptFile::open(spec, keys(&config.data), None).map_err(failure!())?), None),
         None => (train_source(config).map_err(failure!())?, None),
     };
     let Some(len) = num_prompts.or(source.len()) else {
@@ -39,7 +37,7 @@ pub fn read_prompts(
 
 /// Stdin as a file of that name, since rows are read when they are drawn. The open file outlives its name.
 struct Stdin {
-    prompts: JsonlPrompts,
+    prompts: PromptFile,
     path: String,
 }
 
@@ -51,7 +49,7 @@ impl Stdin {
         let mut file = File::create(&path).map_err(failed)?;
         std::io::copy(&mut stdin(), &mut file).map_err(|error| Failure::io("stdin", &error))?;
         let path = path.display().to_string();
-        let prompts = JsonlPrompts::open(&path, keys(data), None);
+        let prompts = PromptFile::open(&path, keys(data), None);
         let prompts = prompts.map_err(failure!()).map_err(|failure| named(failure, &path))?;
         Ok(Self { prompts, path })
     }

@@ -1,13 +1,17 @@
 //! The command line of `slime-stat`.
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use slime_cli::Verbosity;
+
+use crate::archive::Archive;
 
 /// What the user asked for.
 #[derive(Debug, Parser)]
 #[command(
     name = "slime-stat",
     version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     about = "Shows what is going on in a run: tables, curves, a live view, a report, and exports for other programs",
     after_help = "\
 Reads:   RUN/metrics/*.jsonl, RUN/attempt-*/{outcome,env.txt,failed.*,rank/*.json},
@@ -50,6 +54,8 @@ Exit codes: 0 ok, 64 usage, 65 broken metrics or samples, 66 no such run, 73 can
 74 I/O, 77 permission"
 )]
 pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// A run directory, or - for metric lines or samples from stdin; with --html several run directories
     #[arg(value_name = "RUN|-", required = true)]
     pub runs: Vec<String>,
@@ -73,4 +79,11 @@ pub struct Args {
     pub export: Option<String>,
     #[command(flatten)]
     pub verbosity: Verbosity,
+}
+
+/// What else it does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Packs old steps and logs of a run, and brings them back
+    Archive(Archive),
 }

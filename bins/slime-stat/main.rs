@@ -1,6 +1,7 @@
 //! `slime-stat`: a run's metrics or samples in, tables, curves, JSON, a live view, a report or exports out.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod archive;
 mod args;
 mod axis;
 mod downsample;

@@ -4,7 +4,8 @@ use std::io::{Write, stdin, stdout};
 
 use slime_cli::{Failure, Output, parse, start_logging};
 
-use crate::args::Args;
+use crate::archive;
+use crate::args::{Args, Command};
 use crate::read_answers::read_answers;
 use crate::read_metrics::{Metrics, read, read_lines};
 use crate::read_run::{Run, read_run};
@@ -19,6 +20,9 @@ use crate::{
 pub fn main() -> Result<(), Failure> {
     let args: Args = parse()?;
     start_logging(args.verbosity);
+    if let Some(Command::Archive(archive)) = &args.command {
+        return archive::archive(archive);
+    }
     if let Some(output) = &args.html {
         return write_report(&args.runs, output);
     }

@@ -58,6 +58,11 @@ impl Checkpoint {
         self.index.ranks.len()
     }
 
+    /// The files of the ranks, in rank order: name, size in bytes, and how many ranges of tensors they hold.
+    pub fn rank_files(&self) -> impl Iterator<Item = (&str, u64, usize)> {
+        self.index.ranks.iter().map(|rank| (rank.file.as_str(), rank.bytes, rank.shards.len()))
+    }
+
     /// Names and descriptions of all tensors, by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
         self.index.tensors.iter().map(|(name, info)| (name.as_str(), info))

@@ -1,5 +1,6 @@
 //! The rules between values: ranges, staleness and publication, order, evaluation, checkpoints.
 
+use crate::data::Data;
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
 use crate::run::Order;
@@ -105,11 +106,39 @@ fn training(config: &RunConfig) -> Result<()> {
 fn sources(config: &RunConfig) -> Result<()> {
     let data = &config.data;
     one_source("data", data.prompts.as_deref(), data.environment.as_deref())?;
+    weighted_sources(data)?;
     if data.max_prompt_len == Some(0) {
         return Err(Error::value("data.max_prompt_len", "at least 1", 0));
     }
     if data.environment.is_some() {
         at_least_one("data.difficulty", data.difficulty)?;
+    }
+    Ok(())
+}
+
+fn weighted_sources(data: &Data) -> Result<()> {
+    let other = data.prompts.as_ref().map(|_| "prompts").or(data.environment.as_ref().map(|_| "environment"));
+    if let (Some(other), false) = (other, data.source.is_empty()) {
+        return Err(Error::Conflict(format!(
+            "[data] has both {other} and [[data.source]]\nhint: keep the one the prompts come from"
+        )));
+    }
+    for (i, source) in data.source.iter().enumerate() {
+        let key = |key: &str| format!("data.source[{i}].{key}");
+        if source.path.is_empty() || source.path == "-" {
+            return Err(Error::value(&key("path"), "a file", format!("\"{}\"", source.path)));
+        }
+        // Written so that NaN is refused too.
+        if !(source.weight > 0.0 && source.weight.is_finite()) {
+            return Err(Error::value(&key("weight"), "a number above 0", source.weight));
+        }
+        if let Some(before) = data.source[..i].iter().position(|other| other.name() == source.name()) {
+            return Err(Error::Conflict(format!(
+                "data.source[{before}] and data.source[{i}] are both called {name}: samples could not tell them \
+                 apart\nhint: give one of them a name",
+                name = source.name()
+            )));
+        }
     }
     Ok(())
 }
@@ -197,6 +226,38 @@ mod tests {
             let message = refusal(text);
             assert!(message.starts_with(&format!("{key}: expected ")), "{message}");
         }
+    }
+
+    #[test]
+    fn weighted_sources_that_cannot_be_drawn_from_are_named() {
+        let source = |more: &str| format!("[[data.source]]\npath = \"p/a.jsonl@[0:9]\"\n{more}");
+        let good = source("weight = 2\n");
+        assert!(parse(&good, "run.toml", &[]).is_ok());
+        for (text, expected) in [
+            (source(""), "run.toml:1: missing field `weight`"),
+            (source("weight = 0\n"), "data.source[0].weight: expected a number above 0, got 0"),
+            (source("weight = -0.5\n"), "data.source[0].weight: expected a number above 0, got -0.5"),
+            (source("weight = nan\n"), "data.source[0].weight: expected a number above 0, got NaN"),
+            (source("weight = inf\n"), "data.source[0].weight: expected a number above 0, got inf"),
+            (
+                source("weight = 1\nwieght = 2\n"),
+                "run.toml:4: unknown key data.source.wieght\nhint: did you mean data.source.weight?",
+            ),
+            (
+                "[[data.source]]\npath = \"\"\nweight = 1\n".to_owned(),
+                "data.source[0].path: expected a file, got \"\"",
+            ),
+            (format!("{good}{good}"), "data.source[0] and data.source[1] are both called a.jsonl"),
+            (format!("[data]\nprompts = \"b\"\n{good}"), "[data] has both prompts and [[data.source]]"),
+            (format!("[data]\nenvironment = \"arithmetic\"\n{good}"), "[data] has both environment and"),
+        ] {
+            let message = refusal(&text);
+            assert!(message.starts_with(expected), "{message}");
+        }
+        assert!(
+            parse(&format!("{good}{}", good.replace("weight", "name = \"b\"\nweight")), "run.toml", &[])
+                .is_ok()
+        );
     }
 
     #[test]

@@ -28,12 +28,49 @@ impl Default for Model {
     }
 }
 
-/// `[data]`: where prompts come from: a JSONL file or a procedural environment.
+/// `[[data.source]]`: one of several weighted files. A table for each, so that a path, its weight and the keys of its
+/// rows stand together and go together when one is taken out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSource {
+    /// A file as in `data.prompts`, with an optional slice.
+    pub path: String,
+    /// Its share of the drawn prompts relative to the other sources.
+    pub weight: f64,
+    /// What the samples call it (`source`); the default is the name of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The key of a row's prompt; this and the following default to those of `[data]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_key: Option<String>,
+    /// The key of a row's expected answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_key: Option<String>,
+    /// The key of a row's metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_key: Option<String>,
+    /// The key of a row's tool definitions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_key: Option<String>,
+}
+
+impl DataSource {
+    /// The name, else that of the file without its folder and slice.
+    pub fn name(&self) -> &str {
+        let path = self.path.split_once("@[").map_or(self.path.as_str(), |(path, _)| path);
+        self.name.as_deref().unwrap_or_else(|| path.rsplit('/').next().unwrap_or(path))
+    }
+}
+
+/// `[data]`: where prompts come from: a file, several weighted files, or a procedural environment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Data {
-    /// A JSONL file, with an optional slice: `prompts.jsonl@[0:1000]`.
+    /// A file of JSON lines (also `.zst`) or Parquet, with an optional slice: `prompts.jsonl@[0:1000]`.
     pub prompts: Option<String>,
+    /// Several files in place of `prompts`, drawn by weight.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub source: Vec<DataSource>,
     /// The key of a row's prompt: text, or chat messages.
     pub input_key: String,
     /// The key of a row's expected answer.
@@ -56,10 +93,18 @@ pub struct Data {
     pub difficulty: u64,
 }
 
+impl Data {
+    /// Whether anything says where prompts come from.
+    pub fn is_named(&self) -> bool {
+        self.prompts.is_some() || self.environment.is_some() || !self.source.is_empty()
+    }
+}
+
 impl Default for Data {
     fn default() -> Self {
         Self {
             prompts: None,
+            source: Vec::new(),
             input_key: "prompt".to_owned(),
             label_key: "label".to_owned(),
             metadata_key: "metadata".to_owned(),
@@ -88,7 +133,7 @@ pub enum Split {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Eval {
-    /// A JSONL file; when neither this nor `environment` is given, the source of `[data]`.
+    /// A file as in `data.prompts`; when neither this nor `environment` is given, the source of `[data]`.
     pub prompts: Option<String>,
     /// A procedural environment in place of a file.
     pub environment: Option<String>,

@@ -152,10 +152,17 @@ fn located(error: &toml::de::Error, text: &str, name: &str) -> Error {
         Some(span) => {
             let before = text.get(..span.start).unwrap_or(text);
             let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
-            let section = before
-                .lines()
-                .rev()
-                .find_map(|line| Some(line.trim().strip_prefix('[')?.split_once(']')?.0.trim().to_owned()));
+            let section = before.lines().rev().find_map(|line| {
+                Some(
+                    line.trim()
+                        .strip_prefix('[')?
+                        .trim_start_matches('[')
+                        .split_once(']')?
+                        .0
+                        .trim()
+                        .to_owned(),
+                )
+            });
             (format!("{name}:{line}"), section.unwrap_or_default())
         }
         None => (name.to_owned(), String::new()),
@@ -317,6 +324,7 @@ mod tests {
         for text in [
             "",
             "[data]\nenvironment = \"arithmetic\"\n",
+            "[data]\nshuffle = false\n[[data.source]]\npath = \"a.jsonl\"\nweight = 0.7\nname = \"a\"\n",
             "[rollout]\ntemperature = 0\n[eval.a]\nprompts = \"a.jsonl\"\n",
             "[data]\napply_chat_template = false\n[run]\nnum_steps = 3\n",
         ] {

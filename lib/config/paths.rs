@@ -38,6 +38,8 @@ pub const OWNERS: &str = "owner";
 pub const HEARTBEATS: &str = "heartbeat";
 /// Folder of the metric files.
 pub const METRICS: &str = "metrics";
+/// Folder of the packed files and their manifests.
+pub const ARCHIVE: &str = "archive";
 /// The file that makes a folder a checkpoint.
 pub const COMPLETE: &str = "COMPLETE";
 /// Folder of what people, and the end of the run, say to all tools.

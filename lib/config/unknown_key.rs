@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::data::{Data, Eval, Model};
+use crate::data::{Data, DataSource, Eval, Model};
 use crate::error::Error;
 use crate::load::RunConfig;
 use crate::rollout::{Reward, Rollout};
@@ -52,6 +52,7 @@ fn owner(key: &str) -> Option<&'static str> {
         ("checkpoint", keys_of::<Checkpoint>()),
         ("watchdog", keys_of::<Watchdog>()),
         ("eval.<set>", keys_of::<Eval>()),
+        ("[data.source]", keys_of::<DataSource>()),
     ]
     .into_iter()
     .find_map(|(section, keys)| keys.iter().any(|known| known == key).then_some(section))

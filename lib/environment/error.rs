@@ -1,6 +1,6 @@
 //! What can be wrong with prompts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What can be wrong with prompts.
 #[derive(Debug, thiserror::Error)]
@@ -14,23 +14,35 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// A file that is not of the format it seems to have.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// A row that is not what it should be.
-    #[error("{}: line {line}: {reason}", path.display())]
+    #[error("{}: {unit} {row}: {reason}", path.display())]
     Row {
         /// The file.
         path: PathBuf,
-        /// The line, counted from 1.
-        line: u64,
+        /// What `row` counts: lines of a text, rows of a table.
+        unit: &'static str,
+        /// Which one, from 1.
+        row: u64,
         /// What is wrong.
         reason: String,
     },
     /// A key that a row does not have.
-    #[error("{}: line {line}: no key \"{key}\" ({option})\nhint: the row has the keys {}", path.display(), keys.join(", "))]
+    #[error("{}: {unit} {row}: no key \"{key}\" ({option})\nhint: the row has the keys {}", path.display(), keys.join(", "))]
     Key {
         /// The file.
         path: PathBuf,
-        /// The line, counted from 1.
-        line: u64,
+        /// What `row` counts: lines of a text, rows of a table.
+        unit: &'static str,
+        /// Which one, from 1.
+        row: u64,
         /// The key.
         key: String,
         /// The option that names it.
@@ -53,7 +65,7 @@ pub enum Error {
         spec: String,
     },
     /// A configuration without prompts.
-    #[error("data.prompts is missing\nhint: set data.prompts, or data.environment")]
+    #[error("data.prompts is missing\nhint: set data.prompts, [[data.source]] or data.environment")]
     NoSource,
     /// A configuration that does not say how long the run is, or contradicts itself.
     #[error(transparent)]
@@ -69,6 +81,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// For `map_err` of a call on a file.
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source }
+    }
+
     /// The process exit code (sysexits): 65 bad data, 66 no input, 74 I/O, 77 permission, 78 config.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -81,7 +99,7 @@ impl Error {
             },
             Self::Slice { .. } | Self::Environment { .. } | Self::NoSource => 78,
             Self::Config(error) => error.exit_code(),
-            Self::Row { .. } | Self::Key { .. } | Self::Empty { .. } => 65,
+            Self::File { .. } | Self::Row { .. } | Self::Key { .. } | Self::Empty { .. } => 65,
         }
     }
 }

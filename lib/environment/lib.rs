@@ -1,18 +1,23 @@
-//! Prompt sources: JSONL files and procedural verifiable tasks.
+//! Prompt sources: JSONL and Parquet files, weighted mixtures of them, and procedural verifiable tasks.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arithmetic;
 mod configured;
 mod error;
 mod jsonl;
+mod mixture;
+mod parquet;
 mod permutation;
+mod prompt_file;
+mod rows;
 mod slice;
 mod source;
 
 pub use arithmetic::{Arithmetic, Split};
 pub use configured::{eval_source, keys, num_steps, train_source};
 pub use error::{Error, Result};
-pub use jsonl::{JsonlPrompts, Keys};
+pub use mixture::{Mixture, Schedule};
 pub use permutation::permute;
+pub use prompt_file::{Keys, PromptFile};
 pub use slice::{Slice, split_spec};
 pub use source::{ENVIRONMENTS, Prompt, PromptSource, environment};

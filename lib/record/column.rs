@@ -11,7 +11,7 @@ use arrow_schema::{DataType, Field, Schema};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-const NAME_KEY: &str = "slime.column";
+pub(crate) const NAME_KEY: &str = "slime.column";
 
 /// The values of a column, one per row.
 #[derive(Debug, Clone, PartialEq)]

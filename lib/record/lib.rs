@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod column;
+mod describe;
 mod error;
 mod float_list;
 mod ipc;
@@ -24,6 +25,7 @@ mod testing;
 mod view;
 
 pub use column::{Column, ColumnValues};
+pub use describe::{ColumnInfo, Description, describe};
 pub use error::{Error, Result};
 pub use jsonl::{JsonlReader, JsonlWriter};
 pub use layout::SAMPLE_FIELDS;

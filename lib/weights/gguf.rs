@@ -48,6 +48,13 @@ pub struct GgufTensor {
     range: Range<usize>,
 }
 
+impl GgufTensor {
+    /// Bytes in the file.
+    pub fn num_bytes(&self) -> usize {
+        self.range.len()
+    }
+}
+
 /// An opened GGUF file.
 #[derive(Debug)]
 pub struct Gguf {
@@ -77,6 +84,11 @@ impl Gguf {
     /// All tensors by their GGUF names.
     pub fn tensors(&self) -> &BTreeMap<String, GgufTensor> {
         &self.tensors
+    }
+
+    /// All metadata by key.
+    pub fn metadata(&self) -> &BTreeMap<String, GgufValue> {
+        &self.metadata
     }
 
     /// A metadata value, if the key is there.
@@ -179,7 +191,7 @@ fn read_place(reader: &mut Reader<'_>) -> Result<(String, BlockType, Vec<usize>,
     let block_type = BlockType::from_number(reader.u32()?).map_err(|kind| Error::Unsupported {
         path: reader.path.to_owned(),
         what: format!("GGUF type {kind} of tensor {name}"),
-        hint: "F32, F16, BF16, Q4_0, Q4_1 and Q8_0 are read; fetch one of those quantisations".to_owned(),
+        hint: format!("read are {}; fetch one of those quantisations", BlockType::names()),
     })?;
     Ok((name, block_type, shape, reader.u64()?))
 }

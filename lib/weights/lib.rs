@@ -6,6 +6,7 @@ mod error;
 mod family;
 mod gguf;
 mod gguf_block;
+mod gguf_k_block;
 mod gguf_model;
 mod gguf_tokenizer;
 mod safetensors;

@@ -1,0 +1,245 @@
+//! Prompts out of a file of rows: which keys they stand under, which slice is taken, in which order.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use slime_record::PromptContent;
+
+use crate::rows::{self, Rows};
+use crate::{Error, Prompt, PromptSource, Result, permute, split_spec};
+
+/// The keys under which a row holds its parts. A key of another than the default name must be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keys {
+    /// The prompt: text, or chat messages; always required.
+    pub input: String,
+    /// The reference answer.
+    pub label: String,
+    /// Anything, passed through.
+    pub metadata: String,
+    /// Tool definitions.
+    pub tools: String,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self {
+            input: "prompt".to_owned(),
+            label: "label".to_owned(),
+            metadata: "metadata".to_owned(),
+            tools: "tools".to_owned(),
+        }
+    }
+}
+
+/// The rows of a JSONL or Parquet file, or a slice of them, in a new order every epoch.
+#[derive(Debug)]
+pub struct PromptFile {
+    path: PathBuf,
+    name: String,
+    rows: Box<dyn Rows>,
+    /// The first row of the slice, and how many it has.
+    first: usize,
+    len: usize,
+    keys: Keys,
+    shuffle: Option<u64>,
+}
+
+impl PromptFile {
+    /// Opens the file `spec` (`path` or `path@[a:b]`); `shuffle` is the seed, or none for file order.
+    ///
+    /// # Errors
+    /// A file that cannot be read, has no rows, or whose first row lacks a key.
+    pub fn open(spec: &str, keys: Keys, shuffle: Option<u64>) -> Result<Self> {
+        let (path, slice) = split_spec(spec)?;
+        let path = PathBuf::from(path);
+        let rows = rows::open(&path, &keys)?;
+        let range = slice.range(rows.len());
+        if range.is_empty() {
+            let reason = format!("the file has {} rows", rows.len());
+            return Err(Error::Empty { name: spec.to_owned(), reason });
+        }
+        let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let prompts = Self { path, name, rows, first: range.start, len: range.len(), keys, shuffle };
+        prompts.row(0)?;
+        Ok(prompts)
+    }
+
+    /// The same under another name, which samples carry.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self }
+    }
+
+    fn row(&self, row: usize) -> Result<Prompt> {
+        let row = self.first + row;
+        let (unit, number) = (self.rows.unit(), self.rows.number(row));
+        let mut object = self.rows.read(row)?;
+        let known = self.rows.keys(&object);
+        let mut take = |key: &str, default: &str, option: &'static str| match object.remove(key) {
+            None | Some(Value::Null) if key == default && default != "prompt" => Ok(None),
+            None | Some(Value::Null) => Err(Error::Key {
+                path: self.path.clone(),
+                unit,
+                row: number,
+                key: key.to_owned(),
+                option,
+                keys: known.clone(),
+            }),
+            value => Ok(value),
+        };
+        let input = take(&self.keys.input, "prompt", "input_key")?;
+        let label = take(&self.keys.label, "label", "label_key")?;
+        let metadata = take(&self.keys.metadata, "metadata", "metadata_key")?;
+        let tools = take(&self.keys.tools, "tools", "tool_key")?;
+        let content = PromptContent::from_value(input.unwrap_or_default()).map_err(|error| Error::Row {
+            path: self.path.clone(),
+            unit,
+            row: number,
+            reason: format!("key \"{}\": {error}", self.keys.input),
+        })?;
+        Ok(Prompt {
+            prompt_id: format!("{}:{number}", self.name),
+            source: self.name.clone(),
+            prompt: content.to_json(),
+            label: label.map(text_of),
+            metadata: metadata.map(|value| value.to_string()),
+            tools: tools.map(|value| value.to_string()),
+        })
+    }
+}
+
+impl PromptSource for PromptFile {
+    fn len(&self) -> Option<u64> {
+        Some(self.len as u64)
+    }
+
+    fn prompt(&self, cursor: u64) -> Result<Prompt> {
+        let len = self.len as u64;
+        let (epoch, position) = (cursor / len, cursor % len);
+        let row = self.shuffle.map_or(position, |seed| permute(position, len, seed, epoch));
+        self.row(row as usize)
+    }
+}
+
+/// A label is text; numbers and the like are taken as they are spelt.
+fn text_of(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn open(text: &str, keys: Keys) -> Result<PromptFile> {
+        PromptFile::open(file(text).path().to_str().unwrap(), keys, None)
+    }
+
+    fn numbered(rows: usize) -> tempfile::NamedTempFile {
+        let lines: Vec<_> = (0..rows).map(|i| format!("{{\"prompt\":\"p{i}\",\"label\":{i}}}\n")).collect();
+        file(&lines.concat())
+    }
+
+    #[test]
+    fn rows_are_read_with_text_messages_labels_metadata_and_tools() {
+        let text = concat!(
+            "\u{feff}{\"prompt\":\"a\",\"label\":7,\"metadata\":{\"b\":1,\"a\":2}}\n",
+            "\n",
+            "{\"prompt\":[{\"role\":\"user\",\"content\":\"é\"}],\"tools\":[{\"name\":\"f\"}]}",
+        );
+        let prompts = open(text, Keys::default()).unwrap();
+        assert_eq!(prompts.len(), Some(2));
+        let first = prompts.prompt(0).unwrap();
+        assert_eq!((first.prompt.as_str(), first.label.as_deref()), ("\"a\"", Some("7")));
+        assert_eq!(first.metadata.as_deref(), Some(r#"{"b":1,"a":2}"#));
+        let second = prompts.prompt(1).unwrap();
+        assert_eq!(second.prompt, r#"[{"role":"user","content":"é"}]"#);
+        assert_eq!(second.tools.as_deref(), Some(r#"[{"name":"f"}]"#));
+        assert!(second.prompt_id.ends_with(":3"), "{}", second.prompt_id);
+        assert_eq!(second.label, None);
+    }
+
+    #[test]
+    fn every_epoch_has_every_row_once_in_an_order_of_its_own() {
+        let file = numbered(23);
+        let prompts = PromptFile::open(file.path().to_str().unwrap(), Keys::default(), Some(3)).unwrap();
+        let epoch = |e: u64| -> Vec<String> {
+            (0..23).map(|i| prompts.prompt(e * 23 + i).unwrap().label.unwrap()).collect()
+        };
+        assert_ne!(epoch(0), epoch(1));
+        for e in 0..3 {
+            let mut labels: Vec<u32> = epoch(e).iter().map(|label| label.parse().unwrap()).collect();
+            labels.sort_unstable();
+            assert_eq!(labels, (0..23).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_slice_is_a_part_of_the_rows() {
+        let file = numbered(10);
+        let spec = format!("{}@[3:5]", file.path().display());
+        let prompts = PromptFile::open(&spec, Keys::default(), None).unwrap();
+        let labels: Vec<_> = (0..4).map(|i| prompts.prompt(i).unwrap().label.unwrap()).collect();
+        assert_eq!(labels, ["3", "4", "3", "4"]);
+        let spec = format!("{}@[10:]", file.path().display());
+        let error = PromptFile::open(&spec, Keys::default(), None).unwrap_err();
+        assert!(error.to_string().ends_with("@[10:]: no prompts: the file has 10 rows"), "{error}");
+    }
+
+    #[test]
+    fn errors_name_the_line_and_the_keys_that_exist() {
+        let keys = Keys { input: "question".to_owned(), ..Keys::default() };
+        let error = open("\n{\"q\":1,\"answer\":2}\n", keys).unwrap_err().to_string();
+        assert!(
+            error.ends_with("line 2: no key \"question\" (input_key)\nhint: the row has the keys q, answer")
+        );
+        let keys = Keys { label: "solution".to_owned(), ..Keys::default() };
+        let error = open("{\"prompt\":\"a\",\"answer\":2}\n", keys).unwrap_err().to_string();
+        assert!(error.contains("no key \"solution\" (label_key)"), "{error}");
+        let error = open("{\"prompt\":\"a\"", Keys::default()).unwrap_err();
+        assert!(error.to_string().contains(": line 1: column 13: EOF while parsing"), "{error}");
+        let error = open("{\"prompt\":5}", Keys::default()).unwrap_err();
+        assert!(error.to_string().contains("line 1: key \"prompt\": prompt: expected a string"), "{error}");
+        assert_eq!(error.exit_code(), 65);
+        let later = open("{\"prompt\":\"a\"}\n[]\n", Keys::default()).unwrap();
+        assert!(later.prompt(1).unwrap_err().to_string().contains(": line 2: "));
+    }
+
+    #[test]
+    fn compressed_lines_read_like_plain_ones_and_a_cut_stream_is_broken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.jsonl.zst");
+        let lines: Vec<String> = (0..50).map(|i| format!("{{\"prompt\":\"p{i}\"}}\n")).collect();
+        let packed = slime_archive::pack_bytes(lines.concat().as_bytes()).unwrap();
+        std::fs::write(&path, &packed).unwrap();
+        let spec = format!("{}@[-2:]", path.display());
+        let prompts = PromptFile::open(&spec, Keys::default(), None).unwrap();
+        let last = prompts.prompt(1).unwrap();
+        assert_eq!((last.prompt.as_str(), last.prompt_id.as_str()), ("\"p49\"", "p.jsonl.zst:50"));
+        for (bytes, reason) in [
+            (&packed[..packed.len() / 2], "not a whole zstd stream"),
+            (b"plain".as_slice(), "does not begin with 28"),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            let error = PromptFile::open(path.to_str().unwrap(), Keys::default(), None).err().unwrap();
+            assert!(error.to_string().contains(reason), "{error}");
+            assert_eq!(error.exit_code(), 65);
+        }
+    }
+
+    #[test]
+    fn a_missing_or_empty_file_says_so() {
+        let error = PromptFile::open("/nonexistent/p.jsonl", Keys::default(), None).unwrap_err();
+        assert_eq!(error.exit_code(), 66);
+        assert_eq!(open("\n", Keys::default()).unwrap_err().exit_code(), 65);
+    }
+}
