@@ -1,6 +1,6 @@
 //! How fast `slime-stat` opens a run of 10,000 steps and 5 million samples, against reading the same index files.
 //!
-//! `cargo bench --bench stat`; the system's temporary directory is the disk (1 GB of manifests are written).
+//! `cargo bench --workspace --bench stat`; the system's temporary directory is the disk (1 GB of manifests are written).
 #![allow(clippy::print_stdout, missing_docs)]
 
 #[path = "../stat/synthetic.rs"]

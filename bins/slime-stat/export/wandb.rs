@@ -199,7 +199,9 @@ mod tests {
         let records: Vec<Vec<u8>> =
             [10, 32_700, 0, 90_000, 40, BLOCK - PART_HEAD].iter().map(|len| vec![7_u8; *len]).collect();
         let mut log = HEAD.to_vec();
-        records.iter().for_each(|record| append(&mut log, record));
+        for record in &records {
+            append(&mut log, record);
+        }
         let (mut at, mut read, mut open) = (HEAD.len(), Vec::new(), Vec::new());
         while at < log.len() {
             if BLOCK - at % BLOCK < PART_HEAD {
