@@ -12,6 +12,9 @@ use slime_config::{RunDir, paths};
 /// Numbers by name, in order of their first appearance.
 pub type Numbers = Map<String, Value>;
 
+/// The mean reward of a step.
+const RAW_REWARD: &str = "rollout/raw_reward";
+
 /// What a run has told so far.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -50,7 +53,7 @@ pub fn read(run: &str) -> Result<Metrics, Failure> {
     Ok(metrics)
 }
 
-/// The JSONL files of a folder by name; a run that has not measured anything yet has none.
+/// The JSONL files of a folder by name, without those about engines and warnings, which tell of no step; a run that has not measured anything yet has none.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -60,7 +63,9 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(|error| Failure::io(folder.display(), &error))?.path();
-        if path.extension().is_some_and(|extension| extension == "jsonl") {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_other = name.starts_with("engine-") || name.starts_with("warnings.");
+        if path.extension().is_some_and(|extension| extension == "jsonl") && !is_other {
             paths.push(path);
         }
     }
@@ -107,7 +112,7 @@ impl Metrics {
             };
             // A step that was trained again after a restart has its newest numbers.
             for (key, value) in &row {
-                if value.is_number() && !["step", "version"].contains(&key.as_str()) {
+                if value.is_number() && !["step", "version", "time"].contains(&key.as_str()) {
                     numbers.insert(key.clone(), value.clone());
                 }
             }
@@ -118,6 +123,12 @@ impl Metrics {
     /// One number of every step that has it.
     pub fn series(&self, key: &str) -> Vec<(u64, f64)> {
         self.steps.iter().filter_map(|(step, numbers)| Some((*step, numbers.get(key)?.as_f64()?))).collect()
+    }
+
+    /// The mean reward of every step, also of foreign lines that call it `reward_mean`.
+    pub fn rewards(&self) -> Vec<(u64, f64)> {
+        let rewards = self.series(RAW_REWARD);
+        if rewards.is_empty() { self.series("reward_mean") } else { rewards }
     }
 
     /// One number of every evaluation of a set.

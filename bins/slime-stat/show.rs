@@ -59,7 +59,7 @@ fn page(metrics: &Metrics, summary: Option<&Summary>, only_eval: bool) -> String
     let mut text = String::new();
     if !only_eval {
         text += &write_table::steps(metrics);
-        text += &write_curves::curve("reward_mean by step", &metrics.series("reward_mean"));
+        text += &write_curves::curve("rollout/raw_reward by step", &metrics.rewards());
     }
     text += &write_table::evals(metrics);
     for set in metrics.sets() {

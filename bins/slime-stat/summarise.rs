@@ -161,16 +161,18 @@ fn roles(notes: &[Note], now: f64, is_running: bool) -> Vec<Role> {
     kinds.into_iter().map(role).collect()
 }
 
-/// Every number called `<part>_s` of the steps that have `step_s`.
+/// Every number called `perf/<part>_time` of the steps that have `perf/step_time`, but for those that have parts of their
+/// own and for generation, which runs beside.
 fn phases(metrics: &Metrics) -> Option<Phases> {
     let mut phases = Phases::default();
     for numbers in metrics.steps.values() {
-        let Some(step_s) = numbers.get("step_s").and_then(Value::as_f64) else { continue };
+        let Some(step_s) = numbers.get("perf/step_time").and_then(Value::as_f64) else { continue };
         phases.num_steps += 1;
         phases.total_s += step_s;
+        let has_parts = numbers.contains_key("perf/actor_train_time");
         for (key, value) in numbers {
-            let is_part = key != "step_s" && !key.ends_with("_per_s");
-            let Some(part) = key.strip_suffix("_s").filter(|_| is_part) else { continue };
+            let name = key.strip_prefix("perf/").and_then(|key| key.strip_suffix("_time"));
+            let Some(part) = name.filter(|name| is_part(name, has_parts)) else { continue };
             let seconds = value.as_f64().unwrap_or(0.0);
             match phases.parts.iter_mut().find(|(name, _)| name == part) {
                 Some((_, sum)) => *sum += seconds,
@@ -178,12 +180,18 @@ fn phases(metrics: &Metrics) -> Option<Phases> {
             }
         }
     }
+    phases.parts.retain(|(_, seconds)| *seconds > 0.0);
     let told: f64 = phases.parts.iter().map(|(_, seconds)| seconds).sum();
     // Tools that work at the same time tell more than the step took.
     if told < phases.total_s {
         phases.parts.push(("other".to_owned(), phases.total_s - told));
     }
     (phases.total_s > 0.0).then_some(phases)
+}
+
+fn is_part(name: &str, has_parts: bool) -> bool {
+    let is_whole = ["step", "train_wait"].contains(&name) || (has_parts && name == "train");
+    !is_whole && name != "rollout" && !name.contains("metrics")
 }
 
 #[cfg(test)]
@@ -249,8 +257,12 @@ mod tests {
     fn phases_are_what_the_steps_tell_and_the_rest() {
         let step = |text: &str| serde_json::from_str(text).unwrap();
         let mut metrics = Metrics::default();
-        metrics.steps.insert(0, step("{\"train_s\":2.0,\"step_s\":10.0,\"tokens_per_s\":100.0}"));
-        metrics.steps.insert(1, step("{\"train_s\":3.0,\"sync_s\":1.0,\"step_s\":10.0}"));
+        metrics
+            .steps
+            .insert(0, step("{\"perf/train_time\":2.0,\"perf/step_time\":10.0,\"perf/rollout_time\":9.0}"));
+        metrics
+            .steps
+            .insert(1, step("{\"perf/train_time\":3.0,\"perf/sync_time\":1.0,\"perf/step_time\":10.0}"));
         metrics.steps.insert(2, step("{\"reward_mean\":0.5}"));
         let phases = phases(&metrics).unwrap();
         assert_eq!((phases.num_steps, phases.total_s), (2, 20.0));

@@ -88,7 +88,7 @@ fn print(
     // An evaluation of version v comes before step v, which makes version v + 1.
     let mut lines: Vec<((u64, usize), String)> = Vec::new();
     // The rollout's numbers of a step come before those of its training, which complete the line.
-    for (step, numbers) in metrics.steps.iter().filter(|(_, numbers)| numbers.contains_key("loss")) {
+    for (step, numbers) in metrics.steps.iter().filter(|(_, numbers)| numbers.contains_key("train/loss")) {
         if shown.steps.insert(*step) {
             has_step = true;
             let line = format!("{}{of}  step {step}: {}\n", step + 1, summary(numbers, &STEP_NUMBERS));
@@ -112,11 +112,11 @@ fn print(
 
 /// What a line says of a step: name in the metrics, name on the line, decimals.
 const STEP_NUMBERS: [(&str, &str, usize); 5] = [
-    ("reward_mean", "reward", 3),
-    ("response_len_mean", "response length", 1),
-    ("entropy", "entropy", 3),
-    ("log_prob_abs_diff_max", "largest log-prob difference", 6),
-    ("step_s", "seconds", 1),
+    ("rollout/raw_reward", "reward", 3),
+    ("rollout/response_lengths", "response length", 1),
+    ("rollout/entropy", "entropy", 3),
+    ("train/train_rollout_logprob_abs_diff_max", "largest log-prob difference", 6),
+    ("perf/step_time", "seconds", 1),
 ];
 /// The same of an evaluation.
 const EVAL_NUMBERS: [(&str, &str, usize); 1] = [("reward_mean", "reward", 3)];
@@ -131,7 +131,7 @@ fn summary(numbers: &Numbers, wanted: &[(&str, &str, usize)]) -> String {
 
 /// What the run waits for.
 fn phase(run_dir: &RunDir, metrics: &Metrics) -> String {
-    let step = metrics.steps.iter().filter(|(_, numbers)| numbers.contains_key("loss")).count() as u64;
+    let step = metrics.steps.iter().filter(|(_, numbers)| numbers.contains_key("train/loss")).count() as u64;
     if run_dir.join(paths::manifest(step)).exists() {
         format!("training step {step}")
     } else if run_dir.join(paths::VERSIONS).exists() {
@@ -143,7 +143,8 @@ fn phase(run_dir: &RunDir, metrics: &Metrics) -> String {
 
 /// The time left, as the mean step takes it.
 fn left(metrics: &Metrics, num_steps: Option<u64>, since_step: Duration) -> String {
-    let seconds: Vec<f64> = metrics.series("step_s").into_iter().map(|(_, seconds)| seconds).collect();
+    let seconds: Vec<f64> =
+        metrics.series("perf/step_time").into_iter().map(|(_, seconds)| seconds).collect();
     let (Some(num_steps), false) = (num_steps, seconds.is_empty()) else { return String::new() };
     let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
     let num_left = num_steps.saturating_sub(seconds.len() as u64) as f64;
@@ -160,7 +161,7 @@ mod tests {
     fn time_left_is_that_of_the_steps_to_come() {
         let mut metrics = Metrics::default();
         for step in 0..2 {
-            let numbers = json!({"step_s": 30.0}).as_object().cloned().unwrap_or_default();
+            let numbers = json!({"perf/step_time": 30.0}).as_object().cloned().unwrap_or_default();
             metrics.steps.insert(step, numbers);
         }
         assert_eq!(left(&metrics, Some(5), Duration::from_secs(10)), ", about 1:20 left");

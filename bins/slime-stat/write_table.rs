@@ -4,16 +4,16 @@ use crate::read_metrics::{Metrics, Numbers};
 
 /// Columns a reader looks for first; the others follow by name while they fit.
 const FIRST: [&str; 10] = [
+    "rollout/raw_reward",
     "reward_mean",
-    "reward_std",
-    "response_len_mean",
-    "loss",
-    "entropy",
-    "kl_loss",
-    "grad_norm",
-    "log_prob_abs_diff",
-    "lr",
-    "step_s",
+    "rollout/response_lengths",
+    "train/loss",
+    "rollout/entropy",
+    "train/kl_loss",
+    "train/grad_norm",
+    "train/train_rollout_logprob_abs_diff",
+    "train/lr-pg_0",
+    "perf/step_time",
 ];
 /// Width when the terminal does not tell.
 const DEFAULT_WIDTH: usize = 120;

@@ -17,6 +17,7 @@ use tch::{Device, Kind, Tensor};
 use crate::args::Args;
 use crate::failure;
 use crate::follow::follow;
+use crate::observe::Observer;
 use crate::read_samples::read_samples;
 use crate::write_dump::write_dump;
 use crate::write_weights::write_weights;
@@ -74,7 +75,10 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
     }
     let mut trainer = load(config, comm)?;
     if let Some(run) = &args.follow {
-        return follow(run, config, args.takeover, &mut trainer, comm);
+        let mut observer = Observer::new(run, config, comm.rank(), args.profile);
+        let followed = follow(run, config, args.takeover, &mut trainer, comm, &mut observer);
+        observer.finish();
+        return followed;
     }
     let scored = read_samples(&args.samples, &**comm)?;
     if comm.rank() == 0 {
