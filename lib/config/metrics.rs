@@ -10,7 +10,8 @@ pub struct Metrics {
     pub tensorboard: bool,
     /// Every tool also keeps `metrics/<tool>.prom`, in Prometheus' text format.
     pub prometheus: bool,
-    /// Every process writes its spans as `trace/<role>.<incarnation>.json`, for Perfetto and `chrome://tracing`.
+    /// Every process writes its spans as `trace/<role>.<incarnation>.json`, for Perfetto and `chrome://tracing`; about 600
+    /// bytes for each sample.
     pub trace: bool,
     /// Of the first groups of each step the log-probs of training are kept for every token.
     pub num_logged_groups: u32,
