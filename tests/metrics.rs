@@ -1,4 +1,4 @@
-//! What a run tells of itself: every number under a known name, spans, token log-probs, TensorBoard and Prometheus.
+//! What a run tells of itself: every number under a known name, spans, token log-probs, `TensorBoard` and Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

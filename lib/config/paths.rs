@@ -196,7 +196,7 @@ pub fn prometheus_file(tool: &str) -> String {
     format!("{METRICS}/{tool}.prom")
 }
 
-/// The TensorBoard events of one tool: `tensorboard/train`.
+/// The `TensorBoard` events of one tool: `tensorboard/train`.
 pub fn tensorboard(tool: &str) -> String {
     format!("tensorboard/{tool}")
 }

@@ -1,4 +1,4 @@
-//! TensorBoard's event files: records of protobuf messages, each framed with its length and two checksums.
+//! `TensorBoard`'s event files: records of protobuf messages, each framed with its length and two checksums.
 //!
 //! Sources: `tensorflow/core/util/event.proto`, `summary.proto` and `lib/io/record_writer.cc`.
 

@@ -1,4 +1,4 @@
-//! What tools tell about a run: numbers (JSON lines, TensorBoard, Prometheus), spans, and warnings that save runs.
+//! What tools tell about a run: numbers (JSON lines, `TensorBoard`, Prometheus), spans, and warnings that save runs.
 //!
 //! It knows names and series, not how anything is computed. One name for one number: [`names`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -108,7 +108,7 @@ impl Row {
 
     /// The line, with its end.
     pub fn to_line(&self) -> String {
-        let mut line = serde_json::to_string(&self.fields).expect("keys are strings and numbers finite");
+        let mut line = Value::Object(self.fields.clone()).to_string();
         line.push('\n');
         line
     }

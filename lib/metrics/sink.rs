@@ -1,4 +1,4 @@
-//! Where a tool's numbers go: its JSON lines, and on wish TensorBoard and Prometheus.
+//! Where a tool's numbers go: its JSON lines, and on wish `TensorBoard` and Prometheus.
 
 use std::path::{Path, PathBuf};
 
