@@ -118,7 +118,7 @@ impl Observer {
         let train = ended - began;
         let busy = write_metrics::ratio(train.saturating_sub(report.collectives), self.times.wait + train);
         let writer = Writer { step, rank: self.rank, epoch: self.epoch };
-        write_log_probs(&self.run, &self.config, writer, &report);
+        cost::counted(|| write_log_probs(&self.run, &self.config, writer, &report));
         self.trace.flush();
         let (_, rss_bytes) = watchdog::usage();
         let mut most = [rss_bytes as f64, busy, -busy];
