@@ -361,6 +361,7 @@ fn profile_needs_steps_and_a_run() {
         (TRAIN, ["--follow", "run", "--profile", "5:3"], "expected a step or FIRST:LAST, got 5:3"),
         (ROLLOUT, ["--follow", "run", "--profile", "x"], "expected a step or FIRST:LAST, got x"),
         (TRAIN, ["--output", "new", "--profile", "1"], "--follow"),
+        (ROLLOUT, ["--weights", "w", "--profile", "1"], "--follow"),
     ] {
         let output = Command::new(program).args(arguments).output().expect("it starts");
         let message = String::from_utf8_lossy(&output.stderr);

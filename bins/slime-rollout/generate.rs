@@ -23,6 +23,10 @@ use crate::write_samples::SampleWriter;
 
 /// `slime-rollout` over all prompts, once; groups leave in the order of their prompts.
 pub fn generate(args: &Once) -> Result<(), Failure> {
+    if args.resident.profile.is_some() {
+        // Where another flag rules --follow out, the command line's own rule does not speak.
+        return Err(Failure::usage("--profile needs a run: --follow RUN"));
+    }
     let mut config = args.config()?;
     let tokenizer = Arc::new(Tokenizer::from_dir(Path::new(&config.model.path)).map_err(failure!())?);
     let prompts: Box<dyn Iterator<Item = Result<Prompt, Failure>>> = match &args.eval {

@@ -24,6 +24,10 @@ use crate::write_weights::write_weights;
 
 /// The whole tool, on every rank.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.profile.is_some() && args.follow.is_none() {
+        // Where another flag rules --follow out, the command line's own rule does not speak.
+        return Err(Failure::usage("--profile needs a run: --follow RUN"));
+    }
     let mut config = args.config()?;
     if args.dry_run {
         // Text that was asked for: `run` prints it on stdout.

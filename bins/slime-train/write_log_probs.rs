@@ -1,9 +1,8 @@
 //! The log-probs of training for every token of a step's first groups, as a column beside the reward: for people who
 //! look at a mismatch; nothing ever needs it.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
 use std::path::Path;
+use std::{fs, io};
 
 use slime_cli::temporary_beside;
 use slime_config::{RunConfig, paths};
@@ -54,16 +53,15 @@ pub fn write_log_probs(run: &Path, config: &RunConfig, writer: Writer, report: &
     }
 }
 
-/// Under a temporary name first, so that nobody reads a part.
+/// Under a temporary name first, so that nobody reads a part; not synced, since a step would wait for it and only a node
+/// that goes down loses it.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
     let temporary = temporary_beside(path);
     let write = || {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
+        fs::write(&temporary, bytes)?;
         fs::rename(&temporary, path)
     };
     write().inspect_err(|_| {
