@@ -121,7 +121,7 @@ impl Metrics {
             rollout::add_pace(&mut row, &groups, pace);
         }
         let spent = cost::spent();
-        row.set("perf/builder_metrics_time", (spent - self.cost_before).as_secs_f64());
+        row.set("perf/builder_metrics_time", (spent.saturating_sub(self.cost_before)).as_secs_f64());
         self.cost_before = spent;
         self.sink.write(&row).map_err(failure!())?;
         self.watch.observe(&row).map_err(failure!())?;

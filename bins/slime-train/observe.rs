@@ -154,7 +154,8 @@ impl Observer {
         let spent = cost::spent();
         let mut times = std::mem::take(&mut self.times);
         let Trained { steps, report, ranks, ended } = trained;
-        (times.train, times.read, times.metrics) = (*ended - began, read, spent - self.cost_before);
+        (times.train, times.read, times.metrics) =
+            (*ended - began, read, spent.saturating_sub(self.cost_before));
         self.cost_before = spent;
         let row = write_metrics::row(manifest, steps, times, report, *ranks, &self.config.metrics);
         self.sink.write(&row).map_err(failure!())?;
