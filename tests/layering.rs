@@ -8,7 +8,7 @@ use std::process::Command;
 /// The layers from the ground up. A crate may use crates of lower layers, and those named in `WITHIN`.
 const LAYERS: [&[&str]; 6] = [
     &["cli", "config", "record"],
-    &["archive", "exchange", "tokenizer", "weights", "checkpoint", "comm", "cuda", "sandbox"],
+    &["archive", "exchange", "tokenizer", "weights", "checkpoint", "comm", "cuda", "sandbox", "metrics"],
     &["torch", "kernel"],
     &["model", "transport"],
     &["engine", "environment", "verifier", "trainer"],
@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 6] = [
 const WITHIN: [(&str, &str); 2] = [("trainer", "environment"), ("kernel", "torch")];
 
 /// Crates that must stay free of torch, so the tools on them run on a bare node.
-const WITHOUT_TORCH: [&str; 12] = [
+const WITHOUT_TORCH: [&str; 13] = [
     "archive",
     "cli",
     "config",
@@ -32,10 +32,11 @@ const WITHOUT_TORCH: [&str; 12] = [
     "environment",
     "verifier",
     "sandbox",
+    "metrics",
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 25] = [
+const HOMES: [(&str, &[&str]); 26] = [
     ("backtrace", &["cli"]),
     ("tch", &["torch", "model", "engine", "trainer", "transport", "kernel", "slime"]),
     ("cudarc", &["comm", "cuda"]),
@@ -53,13 +54,14 @@ const HOMES: [(&str, &[&str]); 25] = [
     ("minijinja-contrib", &["tokenizer"]),
     ("quick-xml", &["verifier"]),
     ("toml", &["config"]),
+    ("crc32c", &["metrics"]),
+    ("flate2", &["metrics"]),
+    ("prost", &["metrics", "slime"]),
     ("signal-hook", &["cli"]),
     ("clap_complete", &["cli"]),
     ("clap_mangen", &["cli"]),
-    ("crc32c", &["slime"]),
     ("crc32fast", &["slime"]),
     ("maud", &["slime"]),
-    ("prost", &["slime"]),
     ("ratatui", &["slime"]),
 ];
 

@@ -188,7 +188,8 @@ fn deeds(run: &Path) -> Deeds {
     assert_eq!(stat["outcome"], "done");
     let steps = stat["steps"].as_array().expect("a list");
     assert_eq!(steps.len() as u64, NUM_STEPS);
-    let reward = |step: Option<&Value>| step.and_then(|step| step["reward_mean"].as_f64()).expect("a reward");
+    let reward =
+        |step: Option<&Value>| step.and_then(|step| step["rollout/raw_reward"].as_f64()).expect("a reward");
     Deeds {
         manifests: (0..NUM_STEPS).map(read).collect(),
         weights: fs::read(weights.join("model.safetensors")).expect("weights"),

@@ -15,7 +15,7 @@ fn stat(run: &Path) -> Value {
 /// by an eighth.
 fn rewards(run: &Value) -> (f64, f64) {
     let steps = run["steps"].as_array().expect("a list");
-    let rewards: Vec<f64> = steps.iter().filter_map(|step| step["reward_mean"].as_f64()).collect();
+    let rewards: Vec<f64> = steps.iter().filter_map(|step| step["rollout/raw_reward"].as_f64()).collect();
     (rewards[0], rewards[rewards.len() - 3..].iter().sum::<f64>() / 3.0)
 }
 
@@ -57,8 +57,8 @@ fn both_stages_learn_what_they_promise() {
     let (before, after) = evaluations(&second, "greedy");
     assert!(second["outcome"] == "done" && after > before, "greedy {before} to {after}");
     for step in first["steps"].as_array().into_iter().chain(second["steps"].as_array()).flatten() {
-        let mean = step["log_prob_abs_diff"].as_f64();
-        let largest = step["log_prob_abs_diff_max"].as_f64();
+        let mean = step["train/train_rollout_logprob_abs_diff"].as_f64();
+        let largest = step["train/train_rollout_logprob_abs_diff_max"].as_f64();
         assert!(mean <= Some(1e-5) && largest <= Some(1e-3), "generation and training differ: {step}");
     }
 }

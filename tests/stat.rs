@@ -44,9 +44,9 @@ fn name(path: &Path) -> &str {
     path.to_str().expect("the path is text")
 }
 
-const TRAIN: &str = "{\"step\":0,\"tool\":\"train\",\"reward_mean\":0.25,\"lr\":2e-5}\n\
-                     {\"step\":1,\"tool\":\"train\",\"reward_mean\":0.5,\"lr\":2e-5}\n\
-                     {\"step\":1,\"tool\":\"train\",\"reward_mean\":0.75,\"lr\":2e-5}\n\
+const TRAIN: &str = "{\"step\":0,\"tool\":\"train\",\"rollout/raw_reward\":0.25,\"train/lr-pg_0\":2e-5}\n\
+                     {\"step\":1,\"tool\":\"train\",\"rollout/raw_reward\":0.5,\"train/lr-pg_0\":2e-5}\n\
+                     {\"step\":1,\"tool\":\"train\",\"rollout/raw_reward\":0.75,\"train/lr-pg_0\":2e-5}\n\
                      {\"step\":2,\"tool\":\"tra";
 const EVAL: &str = "{\"version\":0,\"tool\":\"eval\",\"set\":\"held_out\",\"reward_mean\":0.1}\n\
                     {\"version\":2,\"tool\":\"eval\",\"set\":\"held_out\",\"reward_mean\":0.6}\n";
@@ -61,7 +61,10 @@ fn json_joins_steps_and_evaluations() {
     assert_eq!(
         value,
         json!({
-            "steps": [{"step": 0, "reward_mean": 0.25, "lr": 2e-5}, {"step": 1, "reward_mean": 0.75, "lr": 2e-5}],
+            "steps": [
+                {"step": 0, "rollout/raw_reward": 0.25, "train/lr-pg_0": 2e-5},
+                {"step": 1, "rollout/raw_reward": 0.75, "train/lr-pg_0": 2e-5}
+            ],
             "eval": [
                 {"version": 0, "set": "held_out", "reward_mean": 0.1},
                 {"version": 2, "set": "held_out", "reward_mean": 0.6}
@@ -80,8 +83,13 @@ fn page_has_tables_curves_and_outcome() {
     let run = run_with(TRAIN, EVAL);
     let output = stat(&[name(run.path())]);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.starts_with("step  reward_mean        lr\n   0       0.2500  2.000e-5\n"), "{text}");
-    for part in ["reward_mean by step", "reward_mean of held_out by version", "outcome: unfinished"] {
+    assert!(
+        text.starts_with(
+            "step  rollout/raw_reward  train/lr-pg_0\n   0              0.2500       2.000e-5\n"
+        ),
+        "{text}"
+    );
+    for part in ["rollout/raw_reward by step", "reward_mean of held_out by version", "outcome: unfinished"] {
         assert!(text.contains(part), "{text}");
     }
     let only = stat(&[name(run.path()), "--eval"]);
@@ -175,7 +183,7 @@ fn answers_of_the_first_and_the_newest_version_stand_side_by_side() {
 #[test]
 fn watch_prints_what_comes_and_ends_with_the_run() {
     let run = run_with(
-        "{\"step\":0,\"tool\":\"train\",\"reward_mean\":0.25,\"loss\":0.5}\n",
+        "{\"step\":0,\"tool\":\"train\",\"rollout/raw_reward\":0.25,\"train/loss\":0.5}\n",
         "{\"version\":0,\"tool\":\"eval\",\"set\":\"held_out\",\"reward_mean\":0.1}\n",
     );
     fs::write(run.path().join("run.toml"), "[run]\nnum_steps = 2\n").expect("writable");
@@ -190,7 +198,9 @@ fn watch_prints_what_comes_and_ends_with_the_run() {
     assert_eq!(lines.next().as_deref(), Some("1/2  step 0: reward 0.250"));
     let mut train =
         fs::File::options().append(true).open(run.path().join("metrics/train.jsonl")).expect("it is there");
-    train.write_all(b"{\"step\":1,\"tool\":\"train\",\"reward_mean\":0.5,\"loss\":0.5}\n").expect("writable");
+    train
+        .write_all(b"{\"step\":1,\"tool\":\"train\",\"rollout/raw_reward\":0.5,\"train/loss\":0.5}\n")
+        .expect("writable");
     fs::create_dir(run.path().join("control")).expect("writable");
     fs::write(run.path().join("control/done"), "").expect("writable");
     assert_eq!(lines.next().as_deref(), Some("2/2  step 1: reward 0.500"));
@@ -229,7 +239,7 @@ fn note(attempt: &Path, role: &str, pid: u32, section: &str, ago: f64) {
 
 /// A run in its third attempt: the first drained, the second failed, the third runs.
 fn run_of_a_job() -> tempfile::TempDir {
-    let run = run_with("{\"step\":0,\"loss\":0.5,\"train_s\":2.5,\"step_s\":10}\n", "");
+    let run = run_with("{\"step\":0,\"train/loss\":0.5,\"perf/train_time\":2.5,\"perf/step_time\":10}\n", "");
     let attempt = |number: u32| run.path().join(format!("attempt-{number}"));
     for (number, outcome) in [(0, Some("drained\n")), (1, Some("failed\n")), (2, None)] {
         fs::create_dir(attempt(number)).expect("writable");

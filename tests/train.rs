@@ -114,8 +114,8 @@ fn one_rollout_gives_new_weights_and_a_dump_under_hugging_face_names() {
     let loss = loss(&dir.path().join("dump"));
     assert_eq!(loss["steps"].as_array().map(Vec::len), Some(1));
     assert!(loss["loss"].as_f64().is_some_and(f64::is_finite));
-    assert_eq!(loss["steps"][0]["num_samples"], 16);
-    assert!(loss["steps"][0]["log_prob_abs_diff"].as_f64() > Some(0.0));
+    assert_eq!(loss["steps"][0]["train/global_batch_size"], 16.0);
+    assert!(loss["steps"][0]["train/train_rollout_logprob_abs_diff"].as_f64() > Some(0.0));
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub struct Args {
 const AFTER_HELP: &str = "\
 Reads:   rows with `response`, and `label` and `metadata` where the type needs them
 Writes:  the same rows plus `reward` (the weighted sum) and `rewards` (one value for each type);
-         with --follow reads RUN/rollout segments and writes RUN/column/reward
+         with --follow reads RUN/rollout segments and writes RUN/column/reward and RUN/trace
 
 Types:
   exact                     the answer is the label, apart from surrounding blanks

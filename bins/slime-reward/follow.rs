@@ -1,7 +1,7 @@
 //! Stays with a run: scores its sealed segments into the reward column until the run is done or drained.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain, exit};
@@ -9,6 +9,9 @@ use slime_config::{Placement, RunDir, paths};
 use slime_exchange::{
     ArrowFormat, FsStore, Idle, RewardAction, RewardWorker, RewardWorkerConfig, join_attempt, refuse_second,
 };
+
+use slime_metrics::Trace;
+use slime_metrics::trace::Span;
 
 use crate::args::Args;
 use crate::write_rewards::provenance;
@@ -53,6 +56,8 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
     };
     let format = ArrowFormat { provenance: provenance(config.run.seed) };
     let mut worker = RewardWorker::start(&mut store, worker_config, format).map_err(failure)?;
+    let owner = paths::worker(COLUMN, args.worker);
+    let trace = Trace::start(run, &owner, worker.incarnation(), &config.metrics);
     let mut idle = Idle::default();
     loop {
         enter(Section::Wait);
@@ -66,6 +71,7 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
         };
         idle.polled();
         if actions.is_empty() {
+            trace.flush();
             idle.sleep();
             continue;
         }
@@ -77,10 +83,15 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
                 }
                 RewardAction::Done => return Ok(()),
                 RewardAction::Score { segment, bytes } => {
+                    let began = Instant::now();
                     let rows = rewards
                         .score_segment(&segment, &bytes)
                         .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
                     tracing::debug!(segment, rows = rows.len(), "scored");
+                    let (ended, args) =
+                        (Instant::now(), serde_json::json!({ "segment": segment, "rows": rows.len() }));
+                    let span = Span { name: "score", category: "reward", lane: 0, began, ended, args };
+                    trace.span(&span);
                     worker.on_scored(segment, rows);
                 }
             }

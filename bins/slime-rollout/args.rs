@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use slime_cli::{Failure, Verbosity};
 use slime_config::RunConfig;
+use slime_metrics::Profile;
 
 /// Samples responses to prompts, with the exact tokens and log-probs a trainer needs
 #[derive(Debug, Parser)]
@@ -16,7 +17,8 @@ use slime_config::RunConfig;
 Reads:   a weight directory with its tokenizer; prompts as JSON lines (also .zst) or Parquet, or those
          of an environment; with --follow run.toml and the published weights of the run
 Writes:  samples as JSON lines or Arrow, groups in the order of their prompts (a file gets its name
-         when it is complete); with --follow rollout/, eval/ and metrics/ of the run
+         when it is complete); with --follow rollout/, eval/, metrics/, trace/ and, as
+         [metrics] says, tensorboard/ of the run
 Example: slime-rollout --weights weights/smollm2 --prompts prompts.jsonl \\
              --set rollout.n_samples_per_prompt=8 | slime-reward --type number
 Exit:    0 ok, 64 usage, 65 bad data (broken line, prompt longer than the context), 66 no input,
@@ -87,6 +89,9 @@ pub struct Resident {
     /// Only generate, as replica R
     #[arg(long, value_name = "R", requires = "follow")]
     pub replica: Option<u32>,
+    /// Write spans of every engine step of these training steps (3, or 3:5 with both ends) into the run's trace
+    #[arg(long, value_name = "STEPS", requires = "follow", conflicts_with = "builder")]
+    pub profile: Option<Profile>,
     /// Start although the same role seems to be alive; the other one ends
     #[arg(long, requires = "follow")]
     pub takeover: bool,

@@ -1,5 +1,8 @@
 //! The step builder's role: draws prompts, judges groups, scores them in place, evaluates, and commits steps.
 
+use std::time::Instant;
+
+use serde_json::json;
 use slime_cli::Failure;
 use slime_config::{DynamicFilter, Placement, RunConfig, RunDir};
 use slime_environment::{PromptSource, train_source};
@@ -7,6 +10,8 @@ use slime_exchange::{
     ArrowFormat, BuilderAction, BuilderConfig, DrawnPrompt, Error, FinishedGroup, Order, RewardAction,
     RewardWorker, RewardWorkerConfig, StepBuilder, StepPolicy, Store, Verdict,
 };
+use slime_metrics::Trace;
+use slime_metrics::trace::Span;
 use slime_record::Manifest;
 use slime_verifier::RewardSet;
 
@@ -15,7 +20,7 @@ use crate::failure;
 use crate::follow::{Polled, patient};
 use crate::read_prompts;
 use crate::replicate::{BEAT_MS, groups_in_flight};
-use crate::write_metrics::Metrics;
+use crate::write_metrics::{EQUAL_REWARDS, Metrics, REWARD_LANE};
 use crate::write_samples;
 
 /// Silence after which a replica loses its groups: longer than loading weights takes.
@@ -58,8 +63,9 @@ impl Builder {
         };
         let evaluator = Evaluator::new(config, run_dir, builder_config.num_steps)?;
         let machine = StepBuilder::start(store, builder_config, format).map_err(failure!())?;
-        let policy = Policy { source, filter: config.rollout.dynamic_filter };
-        Ok(Self { machine, policy, rewarder, evaluator, metrics: Metrics::new(run_dir) })
+        let metrics = Metrics::new(run_dir, config, machine.incarnation());
+        let policy = Policy { source, filter: config.rollout.dynamic_filter, trace: metrics.trace().clone() };
+        Ok(Self { machine, policy, rewarder, evaluator, metrics })
     }
 
     /// Ends at the next poll; everything is durable already.
@@ -80,10 +86,13 @@ impl Builder {
     /// One round of the machine and of the rewards.
     pub fn poll(&mut self, store: &mut dyn Store) -> Result<Polled, Failure> {
         let mut found = Polled { is_done: false, has_acted: false };
-        for action in patient(self.machine.poll(store, &mut self.policy))? {
+        let began = Instant::now();
+        let actions = patient(self.machine.poll(store, &mut self.policy))?;
+        self.metrics.opened(self.machine.open_steps());
+        for action in actions {
             found.has_acted = true;
             match action {
-                BuilderAction::Committed { manifest } => self.report(&manifest)?,
+                BuilderAction::Committed { manifest } => self.report(store, &manifest, began)?,
                 BuilderAction::Evaluate { place } => self.evaluator.begin(place)?,
                 BuilderAction::Done => found.is_done = true,
             }
@@ -106,7 +115,11 @@ impl Builder {
         let mut has_scored = false;
         for action in patient(worker.poll(store))? {
             if let RewardAction::Score { segment, bytes } = action {
+                let began = Instant::now();
                 let rows = set.score_segment(&segment, &bytes).map_err(failure!())?;
+                let (ended, args) = (Instant::now(), json!({ "segment": segment, "rows": rows.len() }));
+                let (category, lane) = ("reward", REWARD_LANE);
+                self.metrics.trace().span(&Span { name: "score", category, lane, began, ended, args });
                 worker.on_scored(segment, rows);
                 has_scored = true;
             }
@@ -114,18 +127,16 @@ impl Builder {
         Ok(has_scored)
     }
 
-    fn report(&mut self, manifest: &Manifest) -> Result<(), Failure> {
+    fn report(&mut self, store: &mut dyn Store, manifest: &Manifest, began: Instant) -> Result<(), Failure> {
         let num_samples: usize = manifest.groups.iter().map(|group| group.samples.len()).sum();
         let account = &manifest.account;
         tracing::info!(step = manifest.step, samples = num_samples, tokens = account.response, "committed");
-        self.metrics.write(&serde_json::json!({
-            "step": manifest.step,
-            "tool": "rollout",
-            "num_samples": num_samples,
-            "num_refused_groups": manifest.refused.len(),
-            "response_len_mean": account.response as f64 / num_samples.max(1) as f64,
-            "num_masked_tokens": account.masked,
-        }))
+        self.metrics.committed(store, manifest, began)
+    }
+
+    /// The last words.
+    pub fn finish(&self) {
+        self.metrics.finish();
     }
 }
 
@@ -159,6 +170,7 @@ fn builder_config(config: &RunConfig, num_prompts: Option<u64>) -> Result<Builde
 struct Policy {
     source: Box<dyn PromptSource>,
     filter: DynamicFilter,
+    trace: Trace,
 }
 
 impl StepPolicy for Policy {
@@ -168,11 +180,17 @@ impl StepPolicy for Policy {
     }
 
     fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict, Error> {
+        let began = Instant::now();
         let rewards = group.columns.get(REWARD).map(Vec::as_slice).unwrap_or_default();
         let is_flat = rewards.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq());
-        Ok(match self.filter {
-            DynamicFilter::NonzeroStd if is_flat => Verdict::Refuse("zero_std".to_owned()),
+        let verdict = match self.filter {
+            DynamicFilter::NonzeroStd if is_flat => Verdict::Refuse(EQUAL_REWARDS.to_owned()),
             _ => Verdict::Keep,
-        })
+        };
+        let is_kept = verdict == Verdict::Keep;
+        let (ended, args) =
+            (Instant::now(), json!({ "step": group.step, "group": group.group, "is_kept": is_kept }));
+        self.trace.span(&Span { name: "filter", category: "builder", lane: 0, began, ended, args });
+        Ok(verdict)
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use slime_cli::Failure;
 use slime_config::{Eval, RunConfig, RunDir, paths};
@@ -59,6 +60,7 @@ struct Running {
     sampler: Sampler,
     prompts: VecDeque<(u32, Prompt)>,
     finished: BTreeMap<u32, Vec<Sample>>,
+    began: Instant,
 }
 
 impl Evaluator {
@@ -131,6 +133,7 @@ impl Evaluator {
         {
             let samples: Vec<Sample> = running.finished.into_values().flatten().collect();
             self.write(store, metrics, place, &running.set, &samples)?;
+            metrics.evaluation_span(place.version, &running.set, running.began);
         }
         Ok(None)
     }
@@ -140,12 +143,13 @@ impl Evaluator {
         let (Some(set), Some(tokenizer)) = (self.config.eval.get(&name), &self.tokenizer) else {
             return Ok(None);
         };
+        let began = Instant::now();
         let mut config = settings_of(&self.config, set);
         config.model.path = dir.display().to_string();
         let prompts = prompts_of(&config, set)?.zip(0..).map(|(prompt, i)| prompt.map(|prompt| (i, prompt)));
         let prompts = prompts.collect::<Result<_, _>>()?;
         let sampler = Sampler::load(&config, tokenizer.clone(), place.version)?;
-        Ok(Some(Running { set: name, sampler, prompts, finished: BTreeMap::new() }))
+        Ok(Some(Running { set: name, sampler, prompts, finished: BTreeMap::new(), began }))
     }
 
     fn write(
@@ -162,14 +166,6 @@ impl Evaluator {
         let column = Column::new("reward", samples, ColumnValues::F32(rewards.clone()));
         let bytes = column.encode(&write_samples::provenance(&self.config)).map_err(failure!())?;
         store.seal(&paths::evaluation_file(place, set, "reward"), &bytes).map_err(failure!())?;
-        let mean = |sum: f64| sum / samples.len().max(1) as f64;
-        metrics.write(&serde_json::json!({
-            "version": place.version,
-            "set": set,
-            "tool": "rollout",
-            "num_samples": samples.len(),
-            "reward_mean": mean(rewards.iter().map(|&r| f64::from(r)).sum()),
-            "response_len_mean": mean(samples.iter().map(|s| s.response_len() as f64).sum()),
-        }))
+        metrics.evaluated(place, set, samples, &rewards)
     }
 }

@@ -35,7 +35,7 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
     };
     let mut replicator = match (resident.builder, resident.replica.unwrap_or(0)) {
         (true, _) => None,
-        (false, index) => Some(Replicator::start(&mut store, &config, &run_dir, index)?),
+        (false, index) => Some(Replicator::start(&mut store, &config, &run_dir, index, resident.profile)?),
     };
     let mut is_busy = false;
     let mut idle = Idle::default();
@@ -81,6 +81,8 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
             idle.sleep();
         }
     }
+    builder.iter().for_each(Builder::finish);
+    replicator.iter_mut().try_for_each(Replicator::finish)?;
     let is_drained = builder.as_ref().is_some_and(Builder::is_draining)
         || replicator.as_ref().is_some_and(Replicator::is_draining);
     if is_drained { Err(Failure::drained("stopped between steps; start again to go on")) } else { Ok(()) }

@@ -8,7 +8,7 @@ use slime_cli::Failure;
 use slime_config::{Dtype, Eval, HfConfig, RunConfig};
 use slime_engine::{
     Completion, Engine, EngineConfig, FinishReason, KvOnSwap, ModelRunner, Request, SampleSeed,
-    SamplingParams,
+    SamplingParams, Timing,
 };
 use slime_environment::Prompt;
 use slime_record::{PromptContent, Sample, Status};
@@ -23,6 +23,10 @@ use crate::write_samples::SampleWriter;
 
 /// `slime-rollout` over all prompts, once; groups leave in the order of their prompts.
 pub fn generate(args: &Once) -> Result<(), Failure> {
+    if args.resident.profile.is_some() {
+        // Where another flag rules --follow out, the command line's own rule does not speak.
+        return Err(Failure::usage("--profile needs a run: --follow RUN"));
+    }
     let mut config = args.config()?;
     let tokenizer = Arc::new(Tokenizer::from_dir(Path::new(&config.model.path)).map_err(failure!())?);
     let prompts: Box<dyn Iterator<Item = Result<Prompt, Failure>>> = match &args.eval {
@@ -106,6 +110,7 @@ pub struct Sampler {
     params: SamplingParams,
     groups: BTreeMap<u64, Group>,
     num_submitted: u64,
+    timings: Vec<(GroupId, Timing)>,
 }
 
 impl Sampler {
@@ -132,6 +137,7 @@ impl Sampler {
             params,
             groups: BTreeMap::new(),
             num_submitted: 0,
+            timings: Vec::new(),
         })
     }
 
@@ -206,10 +212,24 @@ impl Sampler {
         self.engine.swap_weights(version, KvOnSwap::Recompute, |runner| runner.reload(dir))
     }
 
+    /// The times of samples that finished since the last call; none unless the engine keeps them.
+    pub fn take_timings(&mut self) -> Vec<(GroupId, Timing)> {
+        std::mem::take(&mut self.timings)
+    }
+
+    /// The earliest step of the groups on their way.
+    pub fn oldest_step(&self) -> Option<u64> {
+        self.groups.values().map(|group| group.id.step).min()
+    }
+
     /// One step of the engine; returns the groups whose last sample ended with it.
     pub fn step(&mut self) -> Result<Vec<(GroupId, Vec<Sample>)>, Failure> {
         let mut finished = Vec::new();
-        for completion in self.engine.step().map_err(failure!())? {
+        let completions = self.engine.step().map_err(failure!())?;
+        for timing in self.engine.take_timings() {
+            self.timings.extend(self.groups.get(&timing.id).map(|group| (group.id, timing)));
+        }
+        for completion in completions {
             let id = completion.id;
             let Some(group) = self.groups.get_mut(&id) else { continue };
             let index = completion.index as usize;

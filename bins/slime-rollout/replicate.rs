@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use slime_cli::Failure;
 use slime_config::{RunConfig, RunDir, paths};
 use slime_exchange::{ArrowFormat, Physical, Replica, ReplicaAction, ReplicaConfig, Store};
+use slime_metrics::Profile;
 use slime_record::Publication;
 use slime_tokenizer::Tokenizer;
 use slime_transport::DiskReader;
@@ -13,6 +15,7 @@ use slime_transport::DiskReader;
 use crate::failure;
 use crate::follow::{Polled, patient};
 use crate::generate::{GroupId, Sampler};
+use crate::observe::Observer;
 use crate::{read_prompts, write_samples};
 
 /// Size at which a segment is sealed.
@@ -31,6 +34,7 @@ pub struct Replicator {
     config: RunConfig,
     run_dir: RunDir,
     tokenizer: Arc<Tokenizer>,
+    observer: Observer,
 }
 
 /// Groups that keep an engine's batch full.
@@ -46,6 +50,7 @@ impl Replicator {
         config: &RunConfig,
         run_dir: &RunDir,
         index: u32,
+        profile: Option<Profile>,
     ) -> Result<Self, Failure> {
         let num_replicas = config.rollout.num_replicas;
         if index >= num_replicas {
@@ -66,7 +71,8 @@ impl Replicator {
         };
         let format = ArrowFormat { provenance: write_samples::provenance(&config) };
         let machine = Replica::start(store, replica_config, format).map_err(failure!())?;
-        Ok(Self { machine, sampler: None, config, run_dir: run_dir.clone(), tokenizer })
+        let observer = Observer::start(run_dir, &config, index, machine.incarnation(), profile);
+        Ok(Self { machine, sampler: None, config, run_dir: run_dir.clone(), tokenizer, observer })
     }
 
     /// Ends after sealing what is finished.
@@ -87,7 +93,12 @@ impl Replicator {
     /// One round of the machine.
     pub fn poll(&mut self, store: &mut dyn Store) -> Result<Polled, Failure> {
         let mut found = Polled { is_done: false, has_acted: false };
-        for action in patient(self.machine.poll(store))? {
+        let (began, num_sealed) = (Instant::now(), self.machine.num_sealed());
+        let actions = patient(self.machine.poll(store))?;
+        if self.machine.num_sealed() > num_sealed {
+            self.observer.sealed(self.machine.num_sealed() - num_sealed, began);
+        }
+        for action in actions {
             found.has_acted = true;
             match action {
                 ReplicaAction::Load { place } => self.load(store, place)?,
@@ -110,15 +121,30 @@ impl Replicator {
 
     /// One step of the engine.
     pub fn step(&mut self) -> Result<(), Failure> {
-        let Some(sampler) = &mut self.sampler else { return Ok(()) };
-        for (GroupId { step, group, attempt }, rows) in sampler.step()? {
+        let Some(sampler) = self.sampler.as_mut().filter(|sampler| !sampler.is_idle()) else {
+            self.observer.rest();
+            return Ok(());
+        };
+        let (began, load) = (Instant::now(), sampler.engine.load());
+        let finished = sampler.step()?;
+        for (group, timing) in sampler.take_timings() {
+            self.observer.finished(group, &timing);
+        }
+        self.observer.stepped(sampler, load, began)?;
+        for (GroupId { step, group, attempt }, rows) in finished {
             self.machine.on_finished(step, group, attempt, rows);
         }
         Ok(())
     }
 
+    /// The last words.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        self.observer.finish(self.sampler.as_ref())
+    }
+
     /// Weights that vanished were pruned: the machine asks for others.
     fn load(&mut self, store: &mut dyn Store, place: Physical) -> Result<(), Failure> {
+        let began = Instant::now();
         let Some(dir) = weights_of(store, &self.run_dir, place)? else {
             tracing::warn!("weights {place} are not published any more");
             self.machine.on_load_failed();
@@ -129,11 +155,18 @@ impl Replicator {
         } else {
             let mut config = self.config.clone();
             config.model.path = dir.display().to_string();
-            Sampler::load(&config, self.tokenizer.clone(), place.version)
-                .map(|sampler| self.sampler = Some(sampler))
+            Sampler::load(&config, self.tokenizer.clone(), place.version).map(|mut sampler| {
+                if self.observer.wants_timings() {
+                    sampler.engine.keep_timings();
+                }
+                self.sampler = Some(sampler);
+            })
         };
         match loaded {
-            Ok(()) => self.machine.on_loaded(place),
+            Ok(()) => {
+                self.machine.on_loaded(place);
+                self.observer.loaded(place.version, began);
+            }
             Err(failure) if failure.code == slime_cli::exit::NO_INPUT => {
                 tracing::warn!("weights {place} are not there: {}", failure.message);
                 self.machine.on_load_failed();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use slime_cli::{Failure, Verbosity};
 use slime_config::{RunConfig, RunDir};
+use slime_metrics::Profile;
 
 /// Updates the policy from samples with rewards
 #[derive(Debug, Parser)]
@@ -15,7 +16,8 @@ use slime_config::{RunConfig, RunDir};
 Reads:   a weight directory; samples with a \"reward\", as JSON lines or Arrow; with --follow the
          steps of a run
 Writes:  a weight directory with the new policy; with --dump the loss, the gradients and the new
-         weights; with --follow versions, checkpoints and metrics/train.jsonl of the run
+         weights; with --follow versions, checkpoints, metrics/train.jsonl, trace/ and, as
+         [metrics] says, tensorboard/ and metrics/train.prom of the run
 Example: slime-reward --type number --input samples.jsonl |
              slime-train --config run.toml --output weights/1
          mpirun -n 2 slime-train --config run.toml --samples scored.jsonl --output weights/1
@@ -53,6 +55,9 @@ pub struct Args {
     /// Start although a trainer of the run seems to be alive; the other one ends
     #[arg(long, requires = "follow")]
     pub takeover: bool,
+    /// Writes spans of every micro-batch of these steps (3, or 3:5 with both ends) into the run's trace
+    #[arg(long, value_name = "STEPS", requires = "follow")]
+    pub profile: Option<Profile>,
     /// Prints the resolved configuration, its plan as comments, and does nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -15,9 +15,10 @@ use slime_exchange::{FsStore, Idle, Physical, Store, TrainerAction, TrainerConfi
 use slime_record::Sample;
 use slime_trainer::{Scored, StepMetrics, Trainer};
 
+use crate::observe::{Observer, Trained};
 use crate::read_manifest::read_manifest;
 use crate::share::share;
-use crate::write_metrics::{Times, append_metrics};
+use crate::write_metrics::Times;
 use crate::write_version::write_version;
 use crate::{checkpoint, failure};
 
@@ -31,11 +32,18 @@ const VISIBILITY_MS: u64 = 60_000;
 /// What all ranks do together.
 #[derive(Debug, Default, Serialize, Deserialize)]
 enum Work {
+    /// The epoch is claimed.
+    Begin {
+        epoch: u64,
+    },
     Load(PathBuf),
-    Train(Vec<(Sample, f32)>),
+    Train {
+        step: u64,
+        samples: Vec<(Sample, f32)>,
+    },
     Checkpoint {
         dir: PathBuf,
-        token: u64,
+        place: Physical,
     },
     /// Rank 0 lives.
     Nothing,
@@ -47,8 +55,8 @@ impl Work {
     fn section(&self) -> Section {
         match self {
             Self::Load(_) | Self::Checkpoint { .. } => Section::Checkpoint,
-            Self::Train(_) => Section::Step,
-            Self::Nothing | Self::Done => Section::Wait,
+            Self::Train { .. } => Section::Step,
+            Self::Begin { .. } | Self::Nothing | Self::Done => Section::Wait,
         }
     }
 }
@@ -78,30 +86,30 @@ pub fn follow(
     takeover: bool,
     trainer: &mut Trainer,
     comm: &Arc<dyn Communicator>,
+    observer: &mut Observer,
 ) -> Result<(), Failure> {
     if comm.rank() == 0 {
-        return lead(run, config, takeover, trainer, &**comm);
+        return lead(run, config, takeover, &mut Crew { trainer, comm: &**comm, observer });
     }
+    let mut crew = Crew { trainer, comm: &**comm, observer };
     loop {
         enter(Section::Wait);
         comm.barrier().map_err(failure!())?;
         match share(Work::Done, &**comm)? {
             Work::Done => return Ok(()),
             work => {
-                perform(work, trainer, &**comm)?;
+                if let Work::Train { step, .. } = &work {
+                    crew.observer.step_came(*step);
+                }
+                crew.perform(work)?;
             }
         }
     }
 }
 
 /// Rank 0.
-fn lead(
-    run: &Path,
-    config: &RunConfig,
-    takeover: bool,
-    trainer: &mut Trainer,
-    comm: &dyn Communicator,
-) -> Result<(), Failure> {
+fn lead(run: &Path, config: &RunConfig, takeover: bool, crew: &mut Crew<'_>) -> Result<(), Failure> {
+    let comm = crew.comm;
     let mut store = FsStore::open(run).map_err(failure!())?;
     if !takeover {
         refuse_second(&mut store, paths::TRAINER, Duration::from_millis(BEAT_MS)).map_err(failure!())?;
@@ -110,7 +118,7 @@ fn lead(
         slime_exchange::Trainer::start(&mut store, machine_config(config)?).map_err(failure!())?;
     let num_steps = config.num_steps(None).map_err(failure!())?;
     tracing::info!("epoch {}, continuing at version {} of {num_steps}", machine.epoch(), machine.version());
-    let mut step_began = Instant::now();
+    crew.give(Work::Begin { epoch: machine.epoch() })?;
     let mut idle = Idle::default();
     let mut told = Instant::now();
     loop {
@@ -126,7 +134,7 @@ fn lead(
         idle.polled();
         if actions.is_empty() {
             if comm.size() > 1 && told.elapsed() >= KEEP_ALIVE {
-                give(Work::Nothing, trainer, comm)?;
+                crew.give(Work::Nothing)?;
                 told = Instant::now();
             }
             idle.sleep();
@@ -141,30 +149,32 @@ fn lead(
                         continue;
                     }
                     if let Some(dir) = dir {
-                        give(Work::Load(dir), trainer, comm)?;
+                        crew.give(Work::Load(dir))?;
                     }
                     machine.on_loaded();
                 }
                 TrainerAction::SaveWeights { place } => {
                     enter(Section::Checkpoint);
-                    let origin = Path::new(&config.model.path);
-                    machine.on_saved(write_version(run, place, trainer.model(), origin)?);
+                    let (began, origin) = (Instant::now(), Path::new(&config.model.path));
+                    machine.on_saved(write_version(run, place, crew.trainer.model(), origin)?);
+                    crew.observer.updated_weights(place.version, began);
                 }
                 TrainerAction::Train { manifest, segments, columns } => {
+                    crew.observer.step_came(manifest.step);
+                    let began = Instant::now();
                     let scored = read_manifest(&manifest, &segments, &columns)?;
-                    let started = Instant::now();
-                    let steps = give(train_work(scored), trainer, comm)?;
-                    let times = Times { train: started.elapsed(), step: step_began.elapsed() };
-                    step_began = Instant::now();
-                    append_metrics(run, &manifest, &steps, times)?;
-                    report(manifest.step, num_steps, &steps, times);
+                    let read = began.elapsed();
+                    if let Some(trained) = crew.give(train_work(manifest.step, scored))? {
+                        let times = crew.observer.tell(&manifest, &trained, began, read)?;
+                        report(manifest.step, num_steps, &trained.steps, times);
+                    }
                     machine.on_trained();
                 }
                 TrainerAction::SaveCheckpoint { place } => {
-                    machine.on_checkpointed(save_checkpoint(run, place, &mut store, trainer, comm)?);
+                    machine.on_checkpointed(save_checkpoint(run, place, &mut store, crew)?);
                 }
                 TrainerAction::Done { is_complete } => {
-                    give(Work::Done, trainer, comm)?;
+                    crew.give(Work::Done)?;
                     return end(is_complete, comm);
                 }
             }
@@ -182,13 +192,13 @@ fn report(step: u64, num_steps: u64, steps: &[StepMetrics], times: Times) {
         mean(|step| step.reward_mean),
         mean(|step| step.loss),
         mean(|step| step.grad_norm),
-        times.step.as_secs_f64(),
+        (times.wait + times.train).as_secs_f64(),
         times.train.as_secs_f64(),
     );
 }
 
-fn train_work(scored: Vec<Scored>) -> Work {
-    Work::Train(scored.into_iter().map(|scored| (scored.sample, scored.reward)).collect())
+fn train_work(step: u64, scored: Vec<Scored>) -> Work {
+    Work::Train { step, samples: scored.into_iter().map(|scored| (scored.sample, scored.reward)).collect() }
 }
 
 /// Writes the checkpoint with the other ranks and returns the mark that completes it.
@@ -196,14 +206,13 @@ fn save_checkpoint(
     run: &Path,
     place: Physical,
     store: &mut FsStore,
-    trainer: &mut Trainer,
-    comm: &dyn Communicator,
+    crew: &mut Crew<'_>,
 ) -> Result<String, Failure> {
     let path = paths::checkpoint(place);
     // What a killed try under the same name left behind is not part of this one.
     store.remove(&path).map_err(failure!())?;
     let dir = run.join(path);
-    give(Work::Checkpoint { dir: dir.clone(), token: place.epoch }, trainer, comm)?;
+    crew.give(Work::Checkpoint { dir: dir.clone(), place })?;
     slime_checkpoint::mark(&dir).map_err(failure!())
 }
 
@@ -218,33 +227,52 @@ fn end(is_complete: bool, comm: &dyn Communicator) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Wakes the other ranks and does the work with them.
-fn give(work: Work, trainer: &mut Trainer, comm: &dyn Communicator) -> Result<Vec<StepMetrics>, Failure> {
-    if comm.size() == 1 {
-        return perform(work, trainer, comm);
-    }
-    // A rank that does not come is as good as one that hangs in the step itself.
-    enter(match work.section() {
-        Section::Wait => Section::Step,
-        section => section,
-    });
-    comm.barrier().map_err(failure!())?;
-    let work = share(work, comm)?;
-    perform(work, trainer, comm)
+/// What a rank works with.
+struct Crew<'a> {
+    trainer: &'a mut Trainer,
+    comm: &'a dyn Communicator,
+    observer: &'a mut Observer,
 }
 
-/// One piece of work, on every rank; training returns its numbers.
-fn perform(work: Work, trainer: &mut Trainer, comm: &dyn Communicator) -> Result<Vec<StepMetrics>, Failure> {
-    enter(work.section());
-    match work {
-        Work::Load(dir) => checkpoint::load(&dir, trainer.optimizer_mut())?,
-        Work::Train(pairs) => {
-            let scored: Vec<Scored> =
-                pairs.into_iter().map(|(sample, reward)| Scored { sample, reward }).collect();
-            return trainer.train_rollout(&scored).map_err(failure!());
+impl Crew<'_> {
+    /// Wakes the other ranks and does the work with them.
+    fn give(&mut self, work: Work) -> Result<Option<Trained>, Failure> {
+        if self.comm.size() == 1 {
+            return self.perform(work);
         }
-        Work::Checkpoint { dir, token } => checkpoint::save(&dir, trainer.optimizer(), comm, token)?,
-        Work::Nothing | Work::Done => {}
+        // A rank that does not come is as good as one that hangs in the step itself.
+        enter(match work.section() {
+            Section::Wait => Section::Step,
+            section => section,
+        });
+        self.comm.barrier().map_err(failure!())?;
+        let work = share(work, self.comm)?;
+        self.perform(work)
     }
-    Ok(Vec::new())
+
+    /// One piece of work, on every rank; training returns its numbers.
+    fn perform(&mut self, work: Work) -> Result<Option<Trained>, Failure> {
+        enter(work.section());
+        let began = Instant::now();
+        match work {
+            Work::Begin { epoch } => self.observer.begin(epoch),
+            Work::Load(dir) => checkpoint::load(&dir, self.trainer.optimizer_mut())?,
+            Work::Train { step, samples } => {
+                let scored: Vec<Scored> =
+                    samples.into_iter().map(|(sample, reward)| Scored { sample, reward }).collect();
+                self.trainer.observe(self.observer.observation(step));
+                let steps = self.trainer.train_rollout(&scored);
+                let steps =
+                    steps.inspect_err(|error| self.observer.failed(step, error)).map_err(failure!())?;
+                let report = self.trainer.take_report();
+                return self.observer.trained(step, steps, report, began, self.comm).map(Some);
+            }
+            Work::Checkpoint { dir, place } => {
+                checkpoint::save(&dir, self.trainer.optimizer(), self.comm, place.epoch)?;
+                self.observer.saved_model(place.version, began);
+            }
+            Work::Nothing | Work::Done => {}
+        }
+        Ok(None)
+    }
 }

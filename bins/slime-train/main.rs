@@ -3,11 +3,13 @@
 mod args;
 mod checkpoint;
 mod follow;
+mod observe;
 mod read_manifest;
 mod read_samples;
 mod share;
 mod train;
 mod write_dump;
+mod write_log_probs;
 mod write_metrics;
 mod write_version;
 mod write_weights;

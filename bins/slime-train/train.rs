@@ -17,12 +17,17 @@ use tch::{Kind, Tensor};
 use crate::args::Args;
 use crate::failure;
 use crate::follow::follow;
+use crate::observe::Observer;
 use crate::read_samples::read_samples;
 use crate::write_dump::write_dump;
 use crate::write_weights::write_weights;
 
 /// The whole tool, on every rank.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.profile.is_some() && args.follow.is_none() {
+        // Where another flag rules --follow out, the command line's own rule does not speak.
+        return Err(Failure::usage("--profile needs a run: --follow RUN"));
+    }
     let mut config = args.config()?;
     if args.dry_run {
         // Text that was asked for: `run` prints it on stdout.
@@ -74,7 +79,10 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
     }
     let mut trainer = load(config, comm)?;
     if let Some(run) = &args.follow {
-        return follow(run, config, args.takeover, &mut trainer, comm);
+        let mut observer = Observer::new(run, config, comm.rank(), args.profile);
+        let followed = follow(run, config, args.takeover, &mut trainer, comm, &mut observer);
+        observer.finish();
+        return followed;
     }
     let scored = read_samples(&args.samples, &**comm)?;
     if comm.rank() == 0 {

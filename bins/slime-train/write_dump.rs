@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use slime_cli::Failure;
 use slime_model::Model;
 use slime_trainer::StepMetrics;
@@ -13,6 +13,7 @@ use slime_weights::WeightWriter;
 use tch::Tensor;
 
 use crate::failure;
+use crate::write_metrics::numbers;
 use crate::write_weights::{specs, write_tensors};
 
 /// Fills the folder `dump` with grads.safetensors, weights.safetensors and, last, loss.json.
@@ -40,7 +41,11 @@ fn fill(
 ) -> Result<(), Failure> {
     write_safetensors(dump, "grads", &hf_grads(model, grads)?)?;
     write_safetensors(dump, "weights", &model.params().views().map_err(failure!())?)?;
-    let loss = json!({ "loss": steps.first().map(|step| step.loss), "steps": steps });
+    let named = |step| -> Map<String, Value> {
+        numbers(step).into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
+    };
+    let all: Vec<_> = steps.iter().map(named).collect();
+    let loss = json!({ "loss": steps.first().map(|step| step.loss), "steps": all });
     let (path, temporary) = (dump.join("loss.json"), dump.join(".loss.json.tmp"));
     let write = || {
         let mut file = File::create(&temporary)?;

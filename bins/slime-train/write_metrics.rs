@@ -1,63 +1,142 @@
-//! One line of numbers for each trained step.
+//! The numbers of a trained step under the names of `slime_metrics::names`.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
-use slime_cli::Failure;
-use slime_config::RunDir;
+use slime_config::Metrics;
+use slime_metrics::Row;
 use slime_record::Manifest;
-use slime_trainer::StepMetrics;
+use slime_trainer::{Report, StepMetrics};
 
-/// How long a step took.
-#[derive(Debug, Clone, Copy)]
+/// Operations of forward and backward together, in forward passes.
+const TRAIN_PASSES: f64 = 3.0;
+const GB: f64 = 1e9;
+
+/// How long a step took on rank 0, and what it waited for.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Times {
-    /// Its training.
+    /// From the end of the step before to the step's commit.
+    pub wait: Duration,
+    /// Of it: writing the weights of the version that the step began with.
+    pub update_weights: Duration,
+    /// Of it: writing checkpoints.
+    pub save_model: Duration,
+    /// The training.
     pub train: Duration,
-    /// All of it, since the step before or the start.
-    pub step: Duration,
+    /// Of it: what rank 0 did before all ranks began.
+    pub read: Duration,
+    /// What measuring took since the step before.
+    pub metrics: Duration,
 }
 
-/// Appends to metrics/train.jsonl; with several optimizer steps the numbers are their means.
-///
-/// A step that is trained again after a restart gets a second line; readers take the last.
-///
-/// # Errors
-/// The disk refuses.
-pub fn append_metrics(
-    run: &Path,
+/// What the ranks of a step tell of themselves.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ranks {
+    /// How many.
+    pub num: usize,
+    /// Largest resident memory in bytes.
+    pub max_rss: f64,
+    /// Least and greatest share of its time that a rank computed.
+    pub busy: (f64, f64),
+}
+
+/// The line of a step; with several optimizer steps the numbers are their means.
+pub fn row(
     manifest: &Manifest,
     steps: &[StepMetrics],
     times: Times,
-) -> Result<(), Failure> {
-    let path = RunDir::new(run).metrics_file("train");
-    let io = |error: std::io::Error| Failure::io(path.display(), &error);
-    let mut row = json!({ "step": manifest.step, "tool": "train" });
-    if let Some(row) = row.as_object_mut() {
-        row.extend(means(steps));
-        row.insert("staleness".to_owned(), manifest.staleness().into());
-        row.insert("train_s".to_owned(), times.train.as_secs_f64().into());
-        row.insert("step_s".to_owned(), times.step.as_secs_f64().into());
+    report: &Report,
+    ranks: Ranks,
+    settings: &Metrics,
+) -> Row {
+    let mut row = Row::of_step(manifest.step, "train");
+    let all: Vec<Vec<(&str, f64)>> = steps.iter().map(numbers).collect();
+    for (at, (name, _)) in all.first().into_iter().flatten().enumerate() {
+        let values = all.iter().filter_map(|numbers| numbers.get(at).map(|(_, value)| value));
+        row.set(*name, values.sum::<f64>() / all.len() as f64);
     }
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(io)?;
-    }
-    let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(io)?;
-    file.write_all(format!("{row}\n").as_bytes()).map_err(io)
+    row.count("train/staleness", manifest.staleness());
+    add_times(&mut row, times, report);
+    let num_tokens: usize = steps.iter().map(|step| step.num_unshared_tokens).sum();
+    add_speed(&mut row, num_tokens, report, settings);
+    row.count("perf/num_ranks", ranks.num as u64);
+    row.set("perf/max_rss_gb", ranks.max_rss / GB);
+    row.set("perf/busy_fraction/min", ranks.busy.0);
+    row.set("perf/busy_fraction/max", ranks.busy.1);
+    row
 }
 
-/// The mean of each number over the optimizer steps.
-fn means(steps: &[StepMetrics]) -> Map<String, Value> {
-    let mut sums = Map::new();
-    for step in steps {
-        let Ok(Value::Object(numbers)) = serde_json::to_value(step) else { continue };
-        for (name, value) in numbers {
-            let sum = sums.get(&name).and_then(Value::as_f64).unwrap_or(0.0);
-            let mean = value.as_f64().unwrap_or(f64::NAN) / steps.len() as f64;
-            sums.insert(name, json!(sum + mean));
-        }
+/// The numbers of one optimizer step.
+pub fn numbers(step: &StepMetrics) -> Vec<(&'static str, f64)> {
+    let some = |name, value: Option<f64>| value.map(|value| (name, value));
+    let kl_loss = step.ref_log_probs.map(|_| step.kl_loss);
+    let numbers = [
+        Some(("train/loss", step.loss)),
+        Some(("train/pg_loss", step.pg_loss)),
+        Some(("train/entropy_loss", step.entropy)),
+        Some(("train/pg_clipfrac", step.clip_fraction)),
+        Some(("train/ppo_kl", step.ppo_kl)),
+        some("train/kl_loss", kl_loss),
+        Some(("train/grad_norm", step.grad_norm)),
+        Some(("train/lr-pg_0", step.lr)),
+        some("train/train_rollout_logprob_abs_diff", step.rollout_log_probs.map(|_| step.log_prob_abs_diff)),
+        some(
+            "train/train_rollout_logprob_abs_diff_max",
+            step.rollout_log_probs.map(|_| step.log_prob_abs_diff_max),
+        ),
+        Some(("train/global_batch_size", step.num_samples as f64)),
+        Some(("train/num_masked_samples", step.num_masked_samples as f64)),
+        Some(("train/num_trained_tokens", step.num_trained_tokens as f64)),
+        Some(("train/num_forward_tokens", step.num_forward_tokens as f64)),
+        Some(("train/num_unshared_tokens", step.num_unshared_tokens as f64)),
+        Some(("rollout/raw_reward", step.reward_mean)),
+        Some(("rollout/rewards", step.normalized_reward_mean)),
+        Some(("rollout/reward_std", step.reward_std)),
+        Some(("rollout/response_lengths", step.response_len_mean)),
+        Some(("rollout/total_lengths", step.total_len_mean)),
+        Some(("rollout/truncated", step.truncated_ratio)),
+        Some(("rollout/log_probs", step.log_probs)),
+        some("rollout/rollout_log_probs", step.rollout_log_probs),
+        some("rollout/ref_log_probs", step.ref_log_probs),
+        Some(("rollout/advantages", step.advantages)),
+        Some(("rollout/entropy", step.start_entropy)),
+    ];
+    numbers.into_iter().flatten().collect()
+}
+
+fn add_times(row: &mut Row, times: Times, report: &Report) {
+    let step = times.wait + times.train;
+    for (name, time) in [
+        ("perf/step_time", step),
+        ("perf/train_wait_time", times.wait),
+        ("perf/train_time", times.train),
+        ("perf/data_preprocess_time", times.read + report.data_preprocess),
+        ("perf/log_probs_time", report.log_probs),
+        ("perf/ref_log_probs_time", report.ref_log_probs),
+        ("perf/actor_train_time", report.actor_train),
+        ("perf/update_weights_time", times.update_weights),
+        ("perf/save_model_time", times.save_model),
+        ("perf/metrics_time", times.metrics),
+    ] {
+        row.set(name, time.as_secs_f64());
     }
-    sums
+    row.set("perf/wait_time_ratio", ratio(times.wait, step));
+}
+
+fn add_speed(row: &mut Row, num_tokens: usize, report: &Report, settings: &Metrics) {
+    let tflops = |passes: f64, time: Duration| {
+        (time > Duration::ZERO).then(|| passes * report.forward_flops / time.as_secs_f64() / 1e12)
+    };
+    row.set_some("perf/log_probs_tflops", tflops(1.0, report.log_probs));
+    row.set_some("perf/ref_log_probs_tflops", tflops(1.0, report.ref_log_probs));
+    let train = tflops(TRAIN_PASSES, report.actor_train);
+    row.set_some("perf/actor_train_tflops", train);
+    row.set_some("perf/mfu", train.zip(settings.peak_tflops).map(|(train, peak)| train / peak));
+    if report.actor_train > Duration::ZERO {
+        row.set("perf/actor_train_tok_per_s", num_tokens as f64 / report.actor_train.as_secs_f64());
+    }
+}
+
+/// A share of a time; 0 of none.
+pub fn ratio(part: Duration, whole: Duration) -> f64 {
+    if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }

@@ -250,8 +250,8 @@ pub fn host() -> String {
     name.trim().to_owned()
 }
 
-/// Seconds of all cores, and the largest resident size.
-fn usage() -> (f64, u64) {
+/// What this process has used: seconds of all cores, and its largest resident size in bytes.
+pub fn usage() -> (f64, u64) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Behind the bracketed name, user and system time are the 12th and 13th field, in ticks of 10 ms.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

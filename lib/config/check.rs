@@ -12,6 +12,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<()> {
     sampling(config)?;
     training(config)?;
     sources(config)?;
+    metrics(config)?;
     evaluation(config)
 }
 
@@ -167,6 +168,31 @@ fn evaluation(config: &RunConfig) -> Result<()> {
     Ok(())
 }
 
+fn metrics(config: &RunConfig) -> Result<()> {
+    let (metrics, warnings) = (&config.metrics, &config.metrics.warnings);
+    at_least_one("metrics.warnings.window", u64::from(warnings.window))?;
+    if let Some(peak) = metrics.peak_tflops {
+        within("metrics.peak_tflops", peak, f64::MIN_POSITIVE, f64::MAX, "a number above 0")?;
+    }
+    for (key, value) in [
+        ("metrics.warnings.entropy_drop", warnings.entropy_drop),
+        ("metrics.warnings.response_len_drop", warnings.response_len_drop),
+        ("metrics.warnings.equal_rewards", warnings.equal_rewards),
+        ("metrics.warnings.truncated", warnings.truncated),
+    ] {
+        within(key, value, 0.0, 1.0, "a number between 0 and 1")?;
+    }
+    for (key, value) in [
+        ("metrics.warnings.mismatch_rise", warnings.mismatch_rise),
+        ("metrics.warnings.not_finite", warnings.not_finite),
+        ("metrics.warnings.reward_jump", warnings.reward_jump),
+        ("metrics.warnings.dead_environment", warnings.dead_environment),
+    ] {
+        within(key, value, 0.0, f64::MAX, "a number of at least 0")?;
+    }
+    Ok(())
+}
+
 fn one_source(section: &str, prompts: Option<&str>, environment: Option<&str>) -> Result<()> {
     match (prompts, environment) {
         (Some(_), Some(_)) => Err(Error::Conflict(format!(
@@ -222,6 +248,8 @@ mod tests {
             ("[eval.a]\nnum_prompts = 0\n", "eval.a.num_prompts"),
             ("[rollout]\nmax_groups = 1\n", "rollout.max_groups"),
             ("[parallel]\ndp = 0\n", "parallel.dp"),
+            ("[metrics]\npeak_tflops = 0.0\n", "metrics.peak_tflops"),
+            ("[metrics.warnings]\nentropy_drop = 1.5\n", "metrics.warnings.entropy_drop"),
         ] {
             let message = refusal(text);
             assert!(message.starts_with(&format!("{key}: expected ")), "{message}");

@@ -9,6 +9,7 @@ use toml::{Table, Value};
 use crate::batch::Batch;
 use crate::data::{Data, Eval, Model};
 use crate::error::{Error, Result};
+use crate::metrics::Metrics;
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
 use crate::train::{Algorithm, Parallel, Reference, Train};
@@ -42,6 +43,8 @@ pub struct RunConfig {
     pub checkpoint: Checkpoint,
     /// `[watchdog]`
     pub watchdog: Watchdog,
+    /// `[metrics]`
+    pub metrics: Metrics,
     /// The keys the user wrote with another value than the default, as `section.key`.
     #[serde(skip)]
     pub(crate) chosen: BTreeSet<String>,
@@ -267,6 +270,11 @@ mod tests {
         assert!(message.contains("lr is a key of [train]"), "{message}");
         let message = with("[eval.test]\nintervall = 2\n", &[]).unwrap_err().to_string();
         assert!(message.contains("did you mean eval.test.interval?"), "{message}");
+        let message = with("[metrics.warnings]\nentropy_dropp = 0.5\n", &[]).unwrap_err().to_string();
+        assert!(message.starts_with("run.toml:2: unknown key metrics.warnings.entropy_dropp"), "{message}");
+        assert!(message.contains("did you mean metrics.warnings.entropy_drop?"), "{message}");
+        let message = with("", &["metrics.warnings.windw=3"]).unwrap_err().to_string();
+        assert!(message.contains("did you mean metrics.warnings.window?"), "{message}");
     }
 
     #[test]

@@ -188,6 +188,26 @@ pub fn metrics_file(tool: &str) -> String {
     format!("{METRICS}/{tool}.jsonl")
 }
 
+/// The tool name of an engine's metrics: `engine-2`.
+pub fn engine_metrics(replica: u32) -> String {
+    format!("engine-{replica}")
+}
+
+/// One tool's numbers for Prometheus: `metrics/train.prom`.
+pub fn prometheus_file(tool: &str) -> String {
+    format!("{METRICS}/{tool}.prom")
+}
+
+/// The `TensorBoard` events of one tool: `tensorboard/train`.
+pub fn tensorboard(tool: &str) -> String {
+    format!("tensorboard/{tool}")
+}
+
+/// The spans of one process: `trace/trainer.0.000003.json`.
+pub fn trace_file(role: &str, incarnation: u64) -> String {
+    format!("trace/{role}.{incarnation:0DIGITS$}.json")
+}
+
 /// What one rank is doing, in the folder of an attempt: `rank/trainer.3.node7.4242.json`.
 pub fn rank_note(role: &str, host: &str, pid: u32) -> String {
     format!("rank/{role}.{host}.{pid}.json")
@@ -364,6 +384,10 @@ mod tests {
             (column_file("reward", 42, 0, 3, 7), "column/reward/000042/0.000003.000007.arrow"),
             (evaluation_file(PLACE, "held_out", "samples"), "eval/000042.e003/held_out/samples.arrow"),
             (evaluation_done(PLACE), "eval/000042.e003/DONE"),
+            (metrics_file(&engine_metrics(2)), "metrics/engine-2.jsonl"),
+            (prometheus_file("train"), "metrics/train.prom"),
+            (tensorboard("train"), "tensorboard/train"),
+            (trace_file(&rank(TRAINER, 0), 3), "trace/trainer.0.000003.json"),
         ] {
             assert_eq!(got, name);
         }

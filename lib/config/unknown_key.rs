@@ -5,6 +5,7 @@ use serde::Deserialize;
 use crate::data::{Data, DataSource, Eval, Model};
 use crate::error::Error;
 use crate::load::RunConfig;
+use crate::metrics::{Metrics, Warnings};
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
 use crate::train::{Algorithm, Parallel, Reference, Train};
@@ -51,6 +52,8 @@ fn owner(key: &str) -> Option<&'static str> {
         ("reference", keys_of::<Reference>()),
         ("checkpoint", keys_of::<Checkpoint>()),
         ("watchdog", keys_of::<Watchdog>()),
+        ("metrics", keys_of::<Metrics>()),
+        ("metrics.warnings", keys_of::<Warnings>()),
         ("eval.<set>", keys_of::<Eval>()),
         ("[data.source]", keys_of::<DataSource>()),
     ]

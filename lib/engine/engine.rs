@@ -1,6 +1,7 @@
 //! The engine: requests in, completions out, one forward pass per step.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use rayon::prelude::*;
 use slime_record::VersionRun;
@@ -85,6 +86,36 @@ pub struct Usage {
     pub num_preemptions: u64,
 }
 
+/// What an engine holds at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Load {
+    /// Sequences that are being computed.
+    pub num_running: usize,
+    /// Sequences that wait for room.
+    pub num_waiting: usize,
+    /// Share of the KV blocks in use.
+    pub kv_used: f64,
+}
+
+/// When what happened to a finished sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// The request.
+    pub id: u64,
+    /// Which of its samples.
+    pub index: u32,
+    /// It was queued.
+    pub submitted: Instant,
+    /// Its first step began.
+    pub started: Instant,
+    /// Its first token was sampled.
+    pub first_token: Instant,
+    /// Its last token was sampled.
+    pub finished: Instant,
+    /// Response tokens.
+    pub num_tokens: usize,
+}
+
 /// Continuous batching over one model.
 pub struct Engine<M> {
     pub(crate) model: M,
@@ -95,6 +126,8 @@ pub struct Engine<M> {
     version: u64,
     num_requests: u64,
     usage: Usage,
+    /// Of samples that finished since they were last taken; none unless they are asked for.
+    timings: Option<Vec<Timing>>,
 }
 
 impl<M: ForwardModel> Engine<M> {
@@ -115,6 +148,7 @@ impl<M: ForwardModel> Engine<M> {
             version,
             num_requests: 0,
             usage: Usage::default(),
+            timings: None,
         })
     }
 
@@ -138,10 +172,15 @@ impl<M: ForwardModel> Engine<M> {
     /// # Errors
     /// What the model says, and logits that are not finite.
     pub fn step(&mut self) -> Result<Vec<Completion>> {
+        let began = Instant::now();
         let batch = self.scheduler.schedule();
         self.forward(&batch)?;
         let sampled = self.sample()?;
-        let finished = self.commit(sampled);
+        let finished = self.commit(began, sampled);
+        if let Some(timings) = &mut self.timings {
+            let now = Instant::now();
+            timings.extend(finished.iter().map(|sequence| timing(sequence, now)));
+        }
         Ok(finished.into_iter().map(|sequence| self.complete(sequence)).collect())
     }
 
@@ -153,6 +192,22 @@ impl<M: ForwardModel> Engine<M> {
     /// Samples waiting or running.
     pub fn num_unfinished(&self) -> usize {
         self.scheduler.num_waiting() + self.scheduler.num_running()
+    }
+
+    /// What is running and waiting, and the room it takes.
+    pub fn load(&self) -> Load {
+        let (num_running, num_waiting) = (self.scheduler.num_running(), self.scheduler.num_waiting());
+        Load { num_running, num_waiting, kv_used: self.scheduler.kv_used() }
+    }
+
+    /// From now on the times of finished samples are kept until they are taken.
+    pub fn keep_timings(&mut self) {
+        self.timings.get_or_insert_default();
+    }
+
+    /// The times of the samples that finished since the last call.
+    pub fn take_timings(&mut self) -> Vec<Timing> {
+        self.timings.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Ends the samples of request `id` where they are and returns them.
@@ -259,12 +314,13 @@ impl<M: ForwardModel> Engine<M> {
         sampled.collect()
     }
 
-    fn commit(&mut self, sampled: Vec<Sampled>) -> Vec<Sequence> {
+    fn commit(&mut self, began: Instant, sampled: Vec<Sampled>) -> Vec<Sequence> {
         let Self { scheduler, decode, context_len, version, usage, .. } = self;
         usage.num_sampled_tokens += sampled.len() as u64;
-        let mut sampled = sampled.into_iter();
-        scheduler.commit(|sequence| {
+        let (mut sampled, now) = (sampled.into_iter(), Instant::now());
+        scheduler.commit(began, |sequence| {
             if let Some(Sampled { token, log_prob }) = sampled.next() {
+                sequence.first_token.get_or_insert(now);
                 sequence.append(token, log_prob, *version);
                 let is_full = sequence.tokens.len() >= *context_len;
                 sequence.finish =
@@ -284,6 +340,19 @@ impl<M: ForwardModel> Engine<M> {
             finish_reason: sequence.finish.unwrap_or(FinishReason::Abort),
             weight_versions: sequence.weight_versions,
         }
+    }
+}
+
+fn timing(sequence: &Sequence, finished: Instant) -> Timing {
+    let started = sequence.started.unwrap_or(finished);
+    Timing {
+        id: sequence.request.id,
+        index: sequence.index,
+        submitted: sequence.submitted,
+        started,
+        first_token: sequence.first_token.unwrap_or(finished),
+        finished,
+        num_tokens: sequence.response().len(),
     }
 }
 

@@ -19,7 +19,7 @@ mod stop;
 mod naive_model;
 
 pub use block_manager::{BlockCopy, BlockManager};
-pub use engine::{Completion, Engine, EngineConfig, KvOnSwap, Request, Usage};
+pub use engine::{Completion, Engine, EngineConfig, KvOnSwap, Load, Request, Timing, Usage};
 pub use error::{Error, Result};
 pub use forward::{Batch, ForwardModel};
 pub use model_runner::ModelRunner;

@@ -2,6 +2,7 @@
 //! allows. Out of blocks, the newest sequence goes back to the queue and keeps every token it has.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
 
 use crate::sequence::Sequence;
 use crate::{Batch, BlockCopy, BlockManager};
@@ -39,6 +40,12 @@ impl Scheduler {
 
     pub fn num_running(&self) -> usize {
         self.running.len()
+    }
+
+    /// Share of the blocks that are in use.
+    pub fn kv_used(&self) -> f64 {
+        let num_blocks = self.blocks.num_blocks();
+        (num_blocks - self.blocks.num_free()) as f64 / num_blocks.max(1) as f64
     }
 
     pub fn num_preemptions(&self) -> u64 {
@@ -209,10 +216,13 @@ impl Scheduler {
         self.running.iter().filter(|s| s.is_sampled())
     }
 
-    /// Books the step: chunks count as computed and `update` sees each sequence that was sampled, in order.
+    /// Books the step that began at `began`: chunks count as computed and `update` sees each sequence that was sampled, in order.
     /// Returns the sequences that finished; their blocks are free again.
-    pub fn commit(&mut self, mut update: impl FnMut(&mut Sequence)) -> Vec<Sequence> {
+    pub fn commit(&mut self, began: Instant, mut update: impl FnMut(&mut Sequence)) -> Vec<Sequence> {
         for sequence in &mut self.running {
+            if sequence.is_scheduled() {
+                sequence.started.get_or_insert(began);
+            }
             let is_sampled = sequence.is_sampled();
             sequence.num_computed += std::mem::take(&mut sequence.chunk_len);
             if is_sampled {

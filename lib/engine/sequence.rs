@@ -1,6 +1,7 @@
 //! One sample being generated: its tokens, what of them is in the KV cache, and what was recorded on the way.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use slime_record::VersionRun;
 
@@ -24,6 +25,10 @@ pub(crate) struct Sequence {
     pub log_probs: Vec<f32>,
     pub weight_versions: Vec<VersionRun>,
     pub finish: Option<FinishReason>,
+    pub submitted: Instant,
+    /// When its first step began.
+    pub started: Option<Instant>,
+    pub first_token: Option<Instant>,
 }
 
 impl Sequence {
@@ -39,6 +44,9 @@ impl Sequence {
             log_probs: Vec::new(),
             weight_versions: Vec::new(),
             finish: None,
+            submitted: Instant::now(),
+            started: None,
+            first_token: None,
         }
     }
 

@@ -62,7 +62,7 @@ impl Format for ArrowFormat {
             ids: rows.iter().map(|row| row.id).collect(),
             tokens_hashes: rows.iter().map(|row| row.tokens_hash).collect(),
             values: ColumnValues::F32(rows.iter().map(|row| row.value).collect()),
-            details: vec![None; rows.len()],
+            details: rows.iter().map(|row| row.details.clone()).collect(),
         };
         column.encode(&provenance).map_err(Error::outside)
     }
@@ -74,8 +74,9 @@ impl Format for ArrowFormat {
         else {
             return Err(Error::outside(format!("expected column {name} of numbers, got {}", column.name)));
         };
-        let rows = column.ids.into_iter().zip(column.tokens_hashes).zip(values);
-        let rows = rows.map(|((id, tokens_hash), value)| ColumnRow { id, tokens_hash, value }).collect();
+        let rows = column.ids.into_iter().zip(column.tokens_hashes).zip(values).zip(column.details);
+        let row = |(((id, tokens_hash), value), details)| ColumnRow { id, tokens_hash, value, details };
+        let rows = rows.map(row).collect();
         Ok(ColumnDigest { segment: segment.clone(), rows })
     }
 }
@@ -138,7 +139,8 @@ mod tests {
     #[test]
     fn column_reads_back_with_its_segment_and_under_its_name_only() {
         let format = ArrowFormat::default();
-        let rows = vec![ColumnRow::about(&sample(), 0.5)];
+        let details = Some("{\"number\":0.5}".to_owned());
+        let rows = vec![ColumnRow { details, ..ColumnRow::about(&sample(), 0.5) }];
         let column = ColumnDigest { segment: "rollout/000004/replica-1/a.arrow".to_owned(), rows };
         let bytes = format.encode_column("reward", &column).unwrap();
         assert_eq!(format.column("reward", &bytes).unwrap(), column);

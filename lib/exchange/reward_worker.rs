@@ -111,6 +111,11 @@ impl<F: Format> RewardWorker<F> {
         self.scored.push((segment, rows));
     }
 
+    /// This start among those of its owner.
+    pub fn incarnation(&self) -> u64 {
+        self.owner.incarnation
+    }
+
     /// Ends after sealing what is scored.
     pub fn drain(&mut self) {
         self.is_draining = true;

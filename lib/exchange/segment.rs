@@ -47,7 +47,7 @@ pub struct SegmentDigest {
 }
 
 /// One value of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ColumnRow {
     /// Identity of the sample.
     pub id: SampleId,
@@ -55,12 +55,14 @@ pub struct ColumnRow {
     pub tokens_hash: u64,
     /// The value (for the filters).
     pub value: f32,
+    /// What else the writer has to say about it, as JSON text (a reward's parts).
+    pub details: Option<String>,
 }
 
 impl ColumnRow {
     /// What was computed about a sample.
     pub fn about(sample: &Sample, value: f32) -> Self {
-        Self { id: sample.id(), tokens_hash: sample.tokens_hash(), value }
+        Self { id: sample.id(), tokens_hash: sample.tokens_hash(), value, details: None }
     }
 }
 

@@ -3,12 +3,14 @@
 
 pub mod advantage;
 mod error;
+pub mod flops;
 #[cfg(test)]
 mod golden;
 pub mod kl;
 pub mod log_probs;
 pub mod loss_reducer;
 mod metrics;
+mod observation;
 pub mod optimizer;
 pub mod packing;
 pub mod partition;
@@ -19,6 +21,7 @@ mod trainer;
 
 pub use error::{Error, Result};
 pub use metrics::StepMetrics;
+pub use observation::{LoggedSample, Observation, Report};
 pub use optimizer::Optimizer;
 pub use packing::{MicroBatch, Place};
 pub use trainer::{Scored, Settings, Trainer};

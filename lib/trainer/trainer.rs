@@ -1,19 +1,21 @@
 //! A rollout's worth of training: advantages, log-probs that stay fixed, then the optimizer steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use slime_comm::{Communicator, Nccl};
-use slime_config::{Algorithm, Train};
+use slime_config::{Algorithm, LossReducer, Train};
 use slime_model::Model;
-use slime_record::Sample;
+use slime_record::{Sample, Status};
 use tch::{Device, Tensor};
 
 use crate::advantage;
+use crate::flops::forward_flops;
 use crate::log_probs::log_probs;
 use crate::loss_reducer::{Weighted, coefficients};
 use crate::packing::{MicroBatch, pack};
-use crate::{Error, Optimizer, Result, StepMetrics};
+use crate::{Error, LoggedSample, Observation, Optimizer, Report, Result, StepMetrics};
 
 /// A sample with its reward.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +50,8 @@ pub struct Trainer {
     /// Where every rank has a GPU of its own.
     pub(crate) nccl: Option<Nccl>,
     pub(crate) settings: Settings,
+    pub(crate) observation: Observation,
+    pub(crate) report: Report,
 }
 
 /// One micro-batch of this rank with everything about its rows that does not change during the rollout.
@@ -55,12 +59,18 @@ pub(crate) struct Prepared {
     pub batch: MicroBatch,
     /// Coefficient of each row in the loss.
     pub coefficient_r: Tensor,
+    /// Coefficient of each row in a sample mean, whatever the loss has.
+    pub mean_coefficient_r: Tensor,
     pub advantage_r: Tensor,
     /// Log-probs before the first update; `None` with one optimizer step, where they are the current ones.
     pub old_log_prob_r: Option<Tensor>,
+    /// The entropy then.
+    pub old_entropy_r: Option<Tensor>,
     pub ref_log_prob_r: Option<Tensor>,
     /// NaN where the rollout did not record any.
     pub rollout_log_prob_r: Tensor,
+    /// Whether log-probs of one of its samples are kept.
+    pub is_logged: bool,
 }
 
 /// One optimizer step of this rank.
@@ -68,6 +78,14 @@ pub(crate) struct Plan {
     pub batches: Vec<Prepared>,
     /// The counts of the whole global batch, filled in before any work.
     pub counts: StepMetrics,
+    /// By place among the step's samples, those whose log-probs are kept.
+    pub logged: BTreeMap<usize, (slime_record::SampleId, LoggedSample)>,
+}
+
+/// The coefficients of a token of each sample.
+struct Coefficients {
+    loss: Vec<f64>,
+    mean: Vec<f64>,
 }
 
 impl Trainer {
@@ -86,7 +104,18 @@ impl Trainer {
             _ => None,
         };
         let optimizer = Optimizer::new(model.params())?;
-        Ok(Self { model, reference, optimizer, comm, nccl, settings })
+        let (observation, report) = (Observation::default(), Report::default());
+        Ok(Self { model, reference, optimizer, comm, nccl, settings, observation, report })
+    }
+
+    /// What to look at in the rollouts from now on.
+    pub fn observe(&mut self, observation: Observation) {
+        self.observation = observation;
+    }
+
+    /// What was seen in the last rollout on this rank.
+    pub fn take_report(&mut self) -> Report {
+        std::mem::take(&mut self.report)
     }
 
     /// The policy.
@@ -122,11 +151,20 @@ impl Trainer {
         scored: &[Scored],
         mut inspect: impl FnMut(&StepMetrics, &[(String, Tensor)]) -> Result<()>,
     ) -> Result<Vec<StepMetrics>> {
-        let plans = self.plan(scored)?;
-        plans.iter().map(|plan| self.train_step(plan, &mut inspect)).collect()
+        self.report = Report::default();
+        let began = Instant::now();
+        let mut plans = self.plan(scored)?;
+        let batches = || plans.iter().flat_map(|plan| &plan.batches);
+        self.report.forward_flops = batches().map(|b| forward_flops(self.model.config(), &b.batch)).sum();
+        self.report.data_preprocess = self.observation.phase("data_preprocess", began);
+        self.fix_log_probs(&mut plans)?;
+        let began = Instant::now();
+        let steps = plans.iter().map(|plan| self.train_step(plan, &mut inspect)).collect::<Result<_>>()?;
+        self.report.actor_train = self.observation.phase("actor_train", began);
+        Ok(steps)
     }
 
-    /// Everything that is computed with the weights of the rollout's start.
+    /// Everything that is known of the rollout without a forward pass.
     fn plan(&self, scored: &[Scored]) -> Result<Vec<Plan>> {
         if scored.is_empty() {
             return Err(Error::NoSamples);
@@ -139,40 +177,85 @@ impl Trainer {
         sorted.sort_by_key(|scored| scored.sample.id());
         let advantages = advantages(&sorted, self.settings.algorithm.grpo_std_normalization);
         let size = scored.len() / steps;
+        let logged = first_groups(&sorted, self.observation.num_logged_groups);
         (0..steps)
             .map(|step| {
                 let range = step * size..(step + 1) * size;
-                self.plan_step(step, &sorted[range.clone()], &advantages[range])
+                self.plan_step(step, &sorted[range.clone()], &advantages[range], &logged)
             })
             .collect()
     }
 
-    fn plan_step(&self, step: usize, scored: &[&Scored], advantages: &[f32]) -> Result<Plan> {
+    /// The log-probs that stay fixed over the rollout's optimizer steps.
+    fn fix_log_probs(&mut self, plans: &mut [Plan]) -> Result<()> {
+        let temperature = self.settings.temperature;
+        let fixed = |model: &Model, batch: &MicroBatch| tch::no_grad(|| log_probs(model, batch, temperature));
+        if self.settings.num_steps_per_rollout > 1 {
+            let began = Instant::now();
+            for prepared in plans.iter_mut().flat_map(|plan| &mut plan.batches) {
+                let (log_prob_r, entropy_r) = fixed(&self.model, &prepared.batch)?;
+                (prepared.old_log_prob_r, prepared.old_entropy_r) = (Some(log_prob_r), Some(entropy_r));
+            }
+            self.report.log_probs = self.observation.phase("log_probs", began);
+        }
+        if let Some(reference) = &self.reference {
+            let began = Instant::now();
+            for prepared in plans.iter_mut().flat_map(|plan| &mut plan.batches) {
+                prepared.ref_log_prob_r = Some(fixed(reference, &prepared.batch)?.0);
+            }
+            self.report.ref_log_probs = self.observation.phase("ref_log_probs", began);
+        }
+        Ok(())
+    }
+
+    fn plan_step(
+        &self,
+        step: usize,
+        scored: &[&Scored],
+        advantages: &[f32],
+        logged_groups: &BTreeSet<(u64, u32)>,
+    ) -> Result<Plan> {
         let samples: Vec<Sample> = scored.iter().map(|scored| scored.sample.clone()).collect();
         self.check_vocabulary(&samples)?;
         let max_tokens = self.settings.train.max_tokens_per_gpu as usize;
         let mut ranks = pack(&samples, max_tokens, self.comm.size())?;
         let weighted: Vec<Weighted> =
             samples.iter().map(|s| Weighted { loss_mask: &s.loss_mask, weight: s.weight }).collect();
-        let coefficients = coefficients(&weighted, self.settings.algorithm.loss_reducer);
-        let counts = counts(scored, &ranks);
+        let coefficients = Coefficients {
+            loss: coefficients(&weighted, self.settings.algorithm.loss_reducer),
+            mean: coefficients(&weighted, LossReducer::SampleMean),
+        };
+        let counts = counts(scored, advantages, &ranks);
+        let logged: BTreeMap<usize, _> = samples
+            .iter()
+            .enumerate()
+            .filter(|(_, sample)| logged_groups.contains(&(sample.step, sample.group)))
+            .map(|(i, sample)| {
+                let log_probs = vec![f32::NAN; sample.response_len()];
+                (i, (sample.id(), LoggedSample { tokens_hash: sample.tokens_hash(), log_probs }))
+            })
+            .collect();
         if counts.num_trained_tokens == 0 {
             return Err(Error::NothingTrained { step });
         }
         let batches = ranks
             .swap_remove(self.comm.rank())
             .into_iter()
-            .map(|batch| self.prepare(batch, &samples, &coefficients, advantages))
+            .map(|batch| {
+                let is_logged = batch.places.iter().any(|place| logged.contains_key(&place.sample));
+                self.prepare(batch, &samples, &coefficients, advantages, is_logged)
+            })
             .collect::<Result<_>>()?;
-        Ok(Plan { batches, counts })
+        Ok(Plan { batches, counts, logged })
     }
 
     fn prepare(
         &self,
         batch: MicroBatch,
         samples: &[Sample],
-        coefficients: &[f64],
+        coefficients: &Coefficients,
         advantages: &[f32],
+        is_logged: bool,
     ) -> Result<Prepared> {
         let device = self.model.params().device();
         let rows = |value: &dyn Fn(usize, usize) -> f32| {
@@ -180,17 +263,22 @@ impl Trainer {
                 batch.places.iter().map(|place| value(place.sample, place.token)).collect();
             Tensor::f_from_slice(&values)?.f_to_device(device)
         };
-        let coefficient_r = rows(&|sample, _| coefficients[sample] as f32)?;
+        let coefficient_r = rows(&|sample, _| coefficients.loss[sample] as f32)?;
+        let mean_coefficient_r = rows(&|sample, _| coefficients.mean[sample] as f32)?;
         let advantage_r = rows(&|sample, _| advantages[sample])?;
         let rollout_log_prob_r =
             rows(&|sample, token| samples[sample].rollout_log_probs.get(token).copied().unwrap_or(f32::NAN))?;
-        let fixed = |model: &Model| {
-            tch::no_grad(|| Ok::<_, Error>(log_probs(model, &batch, self.settings.temperature)?.0))
-        };
-        let needs_old = self.settings.num_steps_per_rollout > 1;
-        let old_log_prob_r = needs_old.then(|| fixed(&self.model)).transpose()?;
-        let ref_log_prob_r = self.reference.as_ref().map(fixed).transpose()?;
-        Ok(Prepared { batch, coefficient_r, advantage_r, old_log_prob_r, ref_log_prob_r, rollout_log_prob_r })
+        Ok(Prepared {
+            batch,
+            coefficient_r,
+            mean_coefficient_r,
+            advantage_r,
+            old_log_prob_r: None,
+            old_entropy_r: None,
+            ref_log_prob_r: None,
+            rollout_log_prob_r,
+            is_logged,
+        })
     }
 
     fn check_vocabulary(&self, samples: &[Sample]) -> Result<()> {
@@ -221,11 +309,26 @@ fn advantages(scored: &[&Scored], std_normalization: bool) -> Vec<f32> {
     advantages
 }
 
-fn counts(scored: &[&Scored], ranks: &[Vec<MicroBatch>]) -> StepMetrics {
+/// The first `num` groups (step, group) of sorted samples.
+fn first_groups(sorted: &[&Scored], num: usize) -> BTreeSet<(u64, u32)> {
+    let mut groups: Vec<_> = sorted.iter().map(|scored| (scored.sample.step, scored.sample.group)).collect();
+    groups.dedup();
+    groups.into_iter().take(num).collect()
+}
+
+fn counts(scored: &[&Scored], advantages: &[f32], ranks: &[Vec<MicroBatch>]) -> StepMetrics {
     let trained = |sample: &Sample| sample.loss_mask.iter().filter(|mask| **mask != 0).count();
     let all = || ranks.iter().flatten();
+    let num = scored.len() as f64;
+    let mean = |of: &dyn Fn(&Scored) -> f64| scored.iter().map(|s| of(s)).sum::<f64>() / num;
+    let reward_mean = scored.iter().map(|s| f64::from(s.reward)).sum::<f64>() / scored.len() as f64;
     StepMetrics {
-        reward_mean: scored.iter().map(|s| f64::from(s.reward)).sum::<f64>() / scored.len() as f64,
+        reward_mean,
+        reward_std: mean(&|s| (f64::from(s.reward) - reward_mean).powi(2)).sqrt(),
+        normalized_reward_mean: advantages.iter().map(|advantage| f64::from(*advantage)).sum::<f64>() / num,
+        response_len_mean: mean(&|s| s.sample.response_len() as f64),
+        total_len_mean: mean(&|s| s.sample.tokens.len() as f64),
+        truncated_ratio: mean(&|s| f64::from(u8::from(s.sample.status == Status::Truncated))),
         num_samples: scored.len(),
         num_masked_samples: scored.iter().filter(|s| trained(&s.sample) == 0).count(),
         num_trained_tokens: all().map(|batch| batch.rows.len()).sum(),

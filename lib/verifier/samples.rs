@@ -1,10 +1,11 @@
 //! Rewards of samples and of whole sealed segments, as the tools that stay with a run need them.
 
+use serde_json::Value;
 use slime_exchange::ColumnRow;
 use slime_record::{Sample, decode_segment};
 
 use crate::error::Result;
-use crate::{Error, RewardSet, Row};
+use crate::{Error, RewardSet, Row, Scored};
 
 impl RewardSet {
     /// One reward for each sample, in their order.
@@ -12,18 +13,10 @@ impl RewardSet {
     /// # Errors
     /// As [`RewardSet::score`].
     pub fn score_samples(&mut self, samples: &[Sample]) -> Result<Vec<f32>> {
-        let rows: Vec<Row<'_>> = samples
-            .iter()
-            .map(|sample| Row {
-                response: &sample.response,
-                label: sample.label.as_deref(),
-                metadata: sample.metadata.as_deref(),
-            })
-            .collect();
-        Ok(self.score(&rows)?.into_iter().map(|scored| scored.reward as f32).collect())
+        Ok(self.score(&rows(samples))?.into_iter().map(|scored| scored.reward as f32).collect())
     }
 
-    /// The rows of the reward column over the sealed segment `path` with content `bytes`.
+    /// The rows of the reward column over the sealed segment `path` with content `bytes`, with the parts as details.
     ///
     /// # Errors
     /// As [`RewardSet::score`], and those of reading the segment; all name it.
@@ -31,9 +24,25 @@ impl RewardSet {
         let in_segment = |source: Error| Error::Segment { path: path.to_owned(), source: Box::new(source) };
         let segment = decode_segment(bytes.to_vec()).and_then(|segment| segment.samples());
         let samples = segment.map_err(|error| in_segment(error.into()))?;
-        let values = self.score_samples(&samples).map_err(in_segment)?;
-        Ok(samples.iter().zip(values).map(|(sample, value)| ColumnRow::about(sample, value)).collect())
+        let scored = self.score(&rows(&samples)).map_err(in_segment)?;
+        let row = |(sample, scored): (&Sample, &Scored)| {
+            let parts = self.names().iter().cloned().zip(scored.parts.iter().map(|part| part.reward.into()));
+            let details = Some(Value::Object(parts.collect()).to_string());
+            ColumnRow { details, ..ColumnRow::about(sample, scored.reward as f32) }
+        };
+        Ok(samples.iter().zip(&scored).map(row).collect())
     }
+}
+
+fn rows(samples: &[Sample]) -> Vec<Row<'_>> {
+    samples
+        .iter()
+        .map(|sample| Row {
+            response: &sample.response,
+            label: sample.label.as_deref(),
+            metadata: sample.metadata.as_deref(),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -62,7 +71,12 @@ mod tests {
         let samples = [sample(0, Some("2")), sample(1, Some("3"))];
         let bytes = encode_segment(&samples, &Provenance::default()).unwrap();
         let rows = set.score_segment("a.arrow", &bytes).unwrap();
-        assert_eq!(rows, [ColumnRow::about(&samples[0], 1.0), ColumnRow::about(&samples[1], 0.0)]);
+        let row = |sample, value, parts: &str| {
+            let details = Some(parts.to_owned());
+            ColumnRow { details, ..ColumnRow::about(sample, value) }
+        };
+        let expected = [row(&samples[0], 1.0, "{\"number\":1.0}"), row(&samples[1], 0.0, "{\"number\":0.0}")];
+        assert_eq!(rows, expected);
         let bytes = encode_segment(&[sample(0, Some("2")), sample(1, None)], &Provenance::default()).unwrap();
         let error = set.score_segment("a.arrow", &bytes).unwrap_err();
         assert_eq!(error.exit_code(), 65);

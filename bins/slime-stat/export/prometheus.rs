@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use slime_metrics::prometheus::{escaped, metric};
+
 use crate::names::{rank, today};
 use crate::read_run::Run;
 
@@ -17,7 +19,7 @@ pub fn text(run: &Run) -> String {
         let labels: Vec<String> =
             all.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
         let line = format!("{{{}}}", labels.join(","));
-        let family = families.entry(legal(name)).or_insert((help, Vec::new()));
+        let family = families.entry(metric(name)).or_insert((help, Vec::new()));
         // Two names may become one legal name; the first stays.
         if family.1.iter().all(|(known, _)| *known != line) {
             family.1.push((line, value));
@@ -31,23 +33,18 @@ pub fn text(run: &Run) -> String {
         let tool = run.metrics.tools.get(name).map_or("", String::as_str);
         if let Some(newest) = newest {
             let name = today(name);
-            add(
-                &format!("slime_{name}"),
-                format!("{name} of the newest step that has it."),
-                &[("tool", tool)],
-                newest,
-            );
+            add(&name, format!("{name} of the newest step that has it."), &[("tool", tool)], newest);
         }
     }
     if let Some(step) = run.metrics.steps.keys().last() {
-        add("slime_step", "The newest step.".to_owned(), &[], *step as f64);
+        add("step", "The newest step.".to_owned(), &[], *step as f64);
     }
-    add("slime_done", "1 when the run is complete.".to_owned(), &[], f64::from(u8::from(run.is_done())));
+    add("done", "1 when the run is complete.".to_owned(), &[], f64::from(u8::from(run.is_done())));
     for ((version, set), numbers) in &newest_evals(run) {
-        add("slime_eval_version", "The version evaluated last.".to_owned(), &[("set", set)], *version as f64);
+        add("eval_version", "The version evaluated last.".to_owned(), &[("set", set)], *version as f64);
         for (name, value) in numbers.iter().filter(|(name, _)| *name != "time") {
             let help = format!("{name} of the newest evaluation of a set.");
-            add(&format!("slime_eval_{name}"), help, &[("set", set)], value.as_f64().unwrap_or(f64::NAN));
+            add(&format!("eval_{name}"), help, &[("set", set)], value.as_f64().unwrap_or(f64::NAN));
         }
     }
     for engine in &run.engines {
@@ -61,12 +58,12 @@ pub fn text(run: &Run) -> String {
             ("busy", state.busy),
             ("version", state.version),
         ] {
-            add(&format!("slime_engine_{name}"), format!("{name} of a replica."), &[("tool", &tool)], value);
+            add(&format!("engine_{name}"), format!("{name} of a replica."), &[("tool", &tool)], value);
         }
     }
     for group in crate::read_warnings::grouped(&run.warnings) {
         let help = "Warnings of the tools by their kind.".to_owned();
-        add("slime_warnings", help, &[("kind", &group.kind)], group.count as f64);
+        add("warnings", help, &[("kind", &group.kind)], group.count as f64);
     }
     let family = |(name, (help, lines)): (String, Family)| {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
@@ -87,25 +84,4 @@ fn newest_evals(run: &Run) -> Vec<((u64, String), crate::read_metrics::Numbers)>
         .into_iter()
         .filter_map(|set| newest(set).map(|(key, n)| (key.clone(), n.clone())))
         .collect()
-}
-
-/// Letters, digits and underscores.
-fn legal(name: &str) -> String {
-    let letter = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
-    name.chars().map(letter).collect()
-}
-
-fn escaped(label: &str) -> String {
-    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_legal_and_labels_are_escaped() {
-        assert_eq!(legal("slime_train/lr-pg_0"), "slime_train_lr_pg_0");
-        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
-    }
 }

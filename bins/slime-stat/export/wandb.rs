@@ -6,9 +6,9 @@ use std::path::Path;
 use prost::Message;
 use serde_json::{Value, json};
 use slime_cli::{Failure, Output};
+use slime_metrics::event_file::tag;
 
 use super::rows::Rows;
-use super::tensorboard::eval_tag;
 use super::wandb_records::{
     Exit, Header, History, Item, Items, Metric, MetricOptions, Record, RunRecord, Step, Timestamp,
     VersionInfo,
@@ -68,7 +68,7 @@ fn records(run: &Run, id: &str, start: f64) -> Vec<Record> {
     metric(STEP_METRIC.to_owned(), "");
     let evals = Rows::of_evals(&run.metrics);
     for set in run.metrics.sets() {
-        evals.names.iter().for_each(|name| metric(eval_tag(set, name), STEP_METRIC));
+        evals.names.iter().for_each(|name| metric(tag(Some(set), name), STEP_METRIC));
     }
     let mut newest: Vec<Item> = Vec::new();
     let rows = rows(run, &evals);
@@ -115,7 +115,7 @@ fn rows(run: &Run, evals: &Rows) -> Vec<(u64, Option<f64>, Vec<Item>)> {
             items.push(item(STEP_METRIC, &json!(row.at)));
         }
         items.extend(
-            evals.names.iter().zip(&row.values).filter_map(|(name, v)| known(&eval_tag(set, name), v)),
+            evals.names.iter().zip(&row.values).filter_map(|(name, v)| known(&tag(Some(set), name), v)),
         );
     }
     for row in &steps.entries {

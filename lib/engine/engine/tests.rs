@@ -223,3 +223,22 @@ fn requests_that_cannot_be_served_are_refused_with_the_reason() {
     );
     assert!(engine.is_idle());
 }
+
+#[test]
+fn times_of_finished_samples_are_in_order_and_taken_once() {
+    let mut engine = engine(&config(64, 2, 64));
+    engine.submit(request(3, 5, 4, 6)).unwrap();
+    assert_eq!(engine.load(), Load { num_running: 0, num_waiting: 4, kv_used: 0.0 });
+    engine.step().unwrap();
+    let load = engine.load();
+    assert!(load.num_running > 0 && load.kv_used > 0.0, "{load:?}");
+    assert!(engine.take_timings().is_empty(), "nobody asked for them");
+    engine.keep_timings();
+    run(&mut engine);
+    let timings = engine.take_timings();
+    assert!(!timings.is_empty() && timings.iter().all(|timing| timing.id == 3 && timing.num_tokens > 0));
+    for Timing { submitted, started, first_token, finished, .. } in timings {
+        assert!(submitted <= started && started <= first_token && first_token <= finished);
+    }
+    assert!(engine.take_timings().is_empty());
+}

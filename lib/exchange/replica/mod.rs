@@ -205,6 +205,16 @@ impl<F: Format> Replica<F> {
         self.loaded
     }
 
+    /// This start among those of its owner.
+    pub fn incarnation(&self) -> u64 {
+        self.owner.incarnation
+    }
+
+    /// Segments that this start has sealed.
+    pub fn num_sealed(&self) -> u64 {
+        self.next_segment
+    }
+
     /// Number of groups being generated or waiting.
     pub fn num_asked(&self) -> usize {
         self.asked.len()

@@ -367,6 +367,7 @@ impl Process {
                                 id: row.id,
                                 tokens_hash: row.tokens_hash ^ u64::from(is_foreign),
                                 value: 1.0,
+                                details: None,
                             };
                             let rows = rows.iter().map(row).collect();
                             add(&mut self.works, 20, Work::Scored(segment, rows));

@@ -245,9 +245,20 @@ impl<F: Format> StepBuilder<F> {
         })
     }
 
+    /// This start among those of its owner.
+    pub fn incarnation(&self) -> u64 {
+        self.owner.incarnation
+    }
+
     /// The next step to commit.
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// Steps of which groups are drawn.
+    pub fn open_steps(&self) -> impl Iterator<Item = u64> {
+        let mut last = None;
+        self.groups.keys().map(|id| id.0).filter(move |step| last.replace(*step) != Some(*step))
     }
 
     /// Accepted groups of the open steps.

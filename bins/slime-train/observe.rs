@@ -1,0 +1,181 @@
+//! What a rank of the resident trainer tells of its steps: spans, numbers, warnings.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use slime_cli::{Failure, watchdog};
+use slime_comm::{Collectives, Communicator, Op};
+use slime_config::{RunConfig, paths};
+use slime_metrics::{Profile, Row, Sink, Trace, Watch, cost};
+use slime_record::Manifest;
+use slime_trainer::{Error, Observation, Report, StepMetrics};
+
+use crate::failure;
+use crate::write_log_probs::{Writer, write_log_probs};
+use crate::write_metrics::{self, Ranks, Times};
+
+/// The category of the trainer's spans.
+const CATEGORY: &str = "trainer";
+/// Tool name of the metric files.
+const TOOL: &str = "train";
+
+/// What one rank tells.
+pub struct Observer {
+    run: PathBuf,
+    config: RunConfig,
+    profile: Option<Profile>,
+    rank: usize,
+    epoch: u64,
+    trace: Trace,
+    sink: Sink,
+    watch: Watch,
+    /// When the last step ended, or the tool started.
+    ended: Instant,
+    started: Instant,
+    cost_before: Duration,
+    times: Times,
+}
+
+/// A trained step as this rank saw it.
+pub struct Trained {
+    pub steps: Vec<StepMetrics>,
+    report: Report,
+    ranks: Ranks,
+    ended: Instant,
+}
+
+impl Observer {
+    /// Records nothing before [`Self::begin`].
+    pub fn new(run: &Path, config: &RunConfig, rank: usize, profile: Option<Profile>) -> Self {
+        Self {
+            run: run.to_owned(),
+            config: config.clone(),
+            profile,
+            rank,
+            epoch: 0,
+            trace: Trace::default(),
+            sink: Sink::new(run, TOOL, &config.metrics),
+            watch: Watch::new(run, TOOL, &config.metrics.warnings),
+            ended: Instant::now(),
+            started: Instant::now(),
+            cost_before: cost::spent(),
+            times: Times::default(),
+        }
+    }
+
+    /// The trainer lives, as this epoch.
+    pub fn begin(&mut self, epoch: u64) {
+        self.epoch = epoch;
+        let role = paths::rank(paths::TRAINER, self.rank);
+        self.trace = Trace::start(&self.run, &role, epoch, &self.config.metrics);
+        if self.rank == 0 {
+            self.watch.resume(&self.sink.written());
+        }
+    }
+
+    /// Weights of a version were written, beginning at `began`.
+    pub fn updated_weights(&mut self, version: u64, began: Instant) {
+        self.times.update_weights += began.elapsed();
+        self.trace.step_span("update_weights", CATEGORY, version, began);
+    }
+
+    /// A checkpoint was written, beginning at `began`.
+    pub fn saved_model(&mut self, version: u64, began: Instant) {
+        self.times.save_model += began.elapsed();
+        self.trace.step_span("save_model", CATEGORY, version, began);
+    }
+
+    /// A step's samples are there.
+    pub fn step_came(&mut self, step: u64) {
+        self.times.wait = self.ended.elapsed();
+        self.trace.step_span("train_wait", CATEGORY, step, self.ended);
+    }
+
+    /// What to look at in this step.
+    pub fn observation(&self, step: u64) -> Observation {
+        Observation {
+            trace: self.trace.clone(),
+            step,
+            is_profiled: self.profile.is_some_and(|profile| profile.covers(step)),
+            num_logged_groups: self.config.metrics.num_logged_groups as usize,
+        }
+    }
+
+    /// All ranks have trained the step, this one since `began`.
+    ///
+    /// # Errors
+    /// A failed collective.
+    pub fn trained(
+        &mut self,
+        step: u64,
+        steps: Vec<StepMetrics>,
+        report: Report,
+        began: Instant,
+        comm: &dyn Communicator,
+    ) -> Result<Trained, Failure> {
+        let ended = Instant::now();
+        self.ended = ended;
+        let train = ended - began;
+        let busy = write_metrics::ratio(train.saturating_sub(report.collectives), self.times.wait + train);
+        let writer = Writer { step, rank: self.rank, epoch: self.epoch };
+        cost::counted(|| write_log_probs(&self.run, &self.config, writer, &report));
+        self.trace.flush();
+        let (_, rss_bytes) = watchdog::usage();
+        let mut most = [rss_bytes as f64, busy, -busy];
+        if comm.size() > 1 {
+            comm.all_reduce(&mut most, Op::Max).map_err(failure!())?;
+        }
+        let ranks = Ranks { num: comm.size(), max_rss: most[0], busy: (-most[2], most[1]) };
+        Ok(Trained { steps, report, ranks, ended })
+    }
+
+    /// A loss or gradient that is not a number ends the run; the warning stays.
+    pub fn failed(&mut self, step: u64, error: &Error) {
+        if let (Error::NotFinite { what, .. }, 0) = (error, self.rank) {
+            let mut row = Row::of_step(step, TOOL);
+            row.set(if *what == "loss" { "train/loss" } else { "train/grad_norm" }, f64::NAN);
+            if let Err(error) = self.watch.observe(&row) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
+    /// Rank 0 alone: writes the step's line, whose training began at `began`, once all ranks had it at `read`.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn tell(
+        &mut self,
+        manifest: &Manifest,
+        trained: &Trained,
+        began: Instant,
+        read: Duration,
+    ) -> Result<Times, Failure> {
+        let spent = cost::spent();
+        let mut times = std::mem::take(&mut self.times);
+        let Trained { steps, report, ranks, ended } = trained;
+        (times.train, times.read, times.metrics) =
+            (*ended - began, read, spent.saturating_sub(self.cost_before));
+        self.cost_before = spent;
+        let row = write_metrics::row(manifest, steps, times, report, *ranks, &self.config.metrics);
+        self.sink.write(&row).map_err(failure!())?;
+        self.watch.observe(&row).map_err(failure!())?;
+        Ok(times)
+    }
+
+    /// The last words: warnings, where a profile lies, and what measuring cost.
+    pub fn finish(&self) {
+        self.trace.flush();
+        if self.rank > 0 {
+            return;
+        }
+        if let Some(summary) = self.watch.summary() {
+            tracing::warn!("{summary}");
+        }
+        if let (Some(_), Some(path)) = (self.profile, self.trace.path()) {
+            tracing::info!("the profile is in {}", path.display());
+        }
+        let share = write_metrics::ratio(cost::spent(), self.started.elapsed());
+        tracing::debug!("metrics took {:.3} % of the time", 100.0 * share);
+    }
+}

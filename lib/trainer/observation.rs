@@ -1,0 +1,67 @@
+//! What is looked at while a rollout is trained, and what was seen on this rank.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use slime_metrics::Trace;
+use slime_metrics::trace::Span;
+use slime_record::SampleId;
+
+/// What to look at.
+#[derive(Debug, Clone, Default)]
+pub struct Observation {
+    /// Where spans go.
+    pub trace: Trace,
+    /// The training step, for them.
+    pub step: u64,
+    /// Spans of every micro-batch too.
+    pub is_profiled: bool,
+    /// Groups, from the first, whose log-probs are kept for every token.
+    pub num_logged_groups: usize,
+}
+
+/// What was seen on this rank.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    /// Advantages and packing.
+    pub data_preprocess: Duration,
+    /// Log-probs before the first of several optimizer steps.
+    pub log_probs: Duration,
+    /// Log-probs of the reference.
+    pub ref_log_probs: Duration,
+    /// All optimizer steps.
+    pub actor_train: Duration,
+    /// Of it, the time in collectives, where ranks wait for each other; 0 in a world of one.
+    pub collectives: Duration,
+    /// Floating-point operations of one forward pass over all of this rank's micro-batches.
+    pub forward_flops: f64,
+    /// Log-probs of the logged samples that this rank trained.
+    pub logged: BTreeMap<SampleId, LoggedSample>,
+}
+
+/// The log-probs of one sample before the rollout's first update.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoggedSample {
+    /// xxh3-64 of its tokens.
+    pub tokens_hash: u64,
+    /// One for each response token; NaN where it is not trained.
+    pub log_probs: Vec<f32>,
+}
+
+impl Observation {
+    /// The time since `began`, and a span over it.
+    pub(crate) fn phase(&self, name: &str, began: Instant) -> Duration {
+        self.trace.step_span(name, "trainer", self.step, began);
+        began.elapsed()
+    }
+
+    /// A finer span, where they are wanted.
+    pub(crate) fn detail(&self, name: &str, began: Instant, num_tokens: usize) {
+        if self.is_profiled {
+            let (step, ended) = (self.step, Instant::now());
+            let args = json!({ "step": step, "tokens": num_tokens });
+            self.trace.span(&Span { name, category: "trainer", lane: 0, began, ended, args });
+        }
+    }
+}
