@@ -98,6 +98,7 @@ impl Observer {
             step,
             is_profiled: self.profile.is_some_and(|profile| profile.covers(step)),
             num_logged_groups: self.config.metrics.num_logged_groups as usize,
+            gpu: None,
         }
     }
 
@@ -121,11 +122,12 @@ impl Observer {
         cost::counted(|| write_log_probs(&self.run, &self.config, writer, &report));
         self.trace.flush();
         let (_, rss_bytes) = watchdog::usage();
-        let mut most = [rss_bytes as f64, busy, -busy];
+        let gpu_bytes = report.gpu_bytes.map_or(0.0, |bytes| bytes as f64);
+        let mut most = [rss_bytes as f64, busy, -busy, gpu_bytes];
         if comm.size() > 1 {
             comm.all_reduce(&mut most, Op::Max).map_err(failure!())?;
         }
-        let ranks = Ranks { num: comm.size(), max_rss: most[0], busy: (-most[2], most[1]) };
+        let ranks = Ranks { num: comm.size(), max_rss: most[0], max_gpu: most[3], busy: (-most[2], most[1]) };
         Ok(Trained { steps, report, ranks, ended })
     }
 

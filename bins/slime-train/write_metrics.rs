@@ -35,6 +35,8 @@ pub struct Ranks {
     pub num: usize,
     /// Largest resident memory in bytes.
     pub max_rss: f64,
+    /// Most bytes in use on a rank's GPU; 0 without one.
+    pub max_gpu: f64,
     /// Least and greatest share of its time that a rank computed.
     pub busy: (f64, f64),
 }
@@ -60,6 +62,9 @@ pub fn row(
     add_speed(&mut row, num_tokens, report, settings);
     row.count("perf/num_ranks", ranks.num as u64);
     row.set("perf/max_rss_gb", ranks.max_rss / GB);
+    if ranks.max_gpu > 0.0 {
+        row.set("perf/max_gpu_gb", ranks.max_gpu / GB);
+    }
     row.set("perf/busy_fraction/min", ranks.busy.0);
     row.set("perf/busy_fraction/max", ranks.busy.1);
     row

@@ -97,7 +97,11 @@ pub const TRAIN: &[Name] = &[
         "tokens of prompts and responses a second of actor_train, all ranks",
     ),
     name("perf/max_rss_gb", "GB", "largest resident memory of a rank so far"),
-    name("perf/max_gpu_gb", "GB", "largest memory of a rank on its GPU so far; only where there is one"),
+    name(
+        "perf/max_gpu_gb",
+        "GB",
+        "most memory in use on a GPU of the trainer at the end of the step, by all processes; only where there is one",
+    ),
     name(
         "perf/busy_fraction/min",
         "share",

@@ -19,6 +19,8 @@ pub struct Observation {
     pub is_profiled: bool,
     /// Groups, from the first, whose log-probs are kept for every token.
     pub num_logged_groups: usize,
+    /// The number of the GPU that computes; the end of a phase is when it has caught up.
+    pub gpu: Option<usize>,
 }
 
 /// What was seen on this rank.
@@ -36,6 +38,8 @@ pub struct Report {
     pub collectives: Duration,
     /// Floating-point operations of one forward pass over all of this rank's micro-batches.
     pub forward_flops: f64,
+    /// Bytes in use on this rank's GPU after the last optimizer step, those of other processes among them.
+    pub gpu_bytes: Option<usize>,
     /// Log-probs of the logged samples that this rank trained.
     pub logged: BTreeMap<SampleId, LoggedSample>,
 }
@@ -52,13 +56,22 @@ pub struct LoggedSample {
 impl Observation {
     /// The time since `began`, and a span over it.
     pub(crate) fn phase(&self, name: &str, began: Instant) -> Duration {
+        self.catch_up();
         self.trace.step_span(name, "trainer", self.step, began);
         began.elapsed()
+    }
+
+    /// Waits until the GPU has done what it was given.
+    pub(crate) fn catch_up(&self) {
+        if let Some(gpu) = self.gpu {
+            tch::Cuda::synchronize(gpu as i64);
+        }
     }
 
     /// A finer span, where they are wanted.
     pub(crate) fn detail(&self, name: &str, began: Instant, num_tokens: usize) {
         if self.is_profiled {
+            self.catch_up();
             let (step, ended) = (self.step, Instant::now());
             let args = json!({ "step": step, "tokens": num_tokens });
             self.trace.span(&Span { name, category: "trainer", lane: 0, began, ended, args });

@@ -68,6 +68,9 @@ impl Trainer {
             return Err(Error::NotFinite { step, what: "loss", value: metrics.loss });
         }
         metrics.lr = learning_rate(&self.settings.train, step, self.settings.num_optimizer_steps);
+        if self.comm.size() > 1 {
+            self.observation.catch_up();
+        }
         let began = Instant::now();
         let grads = self.optimizer.reduce_grads(&*self.comm, self.nccl.as_ref())?;
         self.waited(began);
@@ -82,6 +85,7 @@ impl Trainer {
     /// Counts the time since `began` as waiting for other ranks.
     fn waited(&mut self, began: Instant) {
         if self.comm.size() > 1 {
+            self.observation.catch_up();
             self.report.collectives += began.elapsed();
         }
     }

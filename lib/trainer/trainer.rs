@@ -110,7 +110,11 @@ impl Trainer {
 
     /// What to look at in the rollouts from now on.
     pub fn observe(&mut self, observation: Observation) {
-        self.observation = observation;
+        let gpu = match self.model.params().device() {
+            Device::Cuda(number) => Some(number),
+            _ => None,
+        };
+        self.observation = Observation { gpu, ..observation };
     }
 
     /// What was seen in the last rollout on this rank.
@@ -161,6 +165,11 @@ impl Trainer {
         let began = Instant::now();
         let steps = plans.iter().map(|plan| self.train_step(plan, &mut inspect)).collect::<Result<_>>()?;
         self.report.actor_train = self.observation.phase("actor_train", began);
+        if let Device::Cuda(number) = self.model.params().device() {
+            // What a driver does not tell is left out.
+            let memory = slime_cuda::Device::open(number).and_then(|device| device.memory());
+            self.report.gpu_bytes = memory.ok().map(|(free, total)| total - free);
+        }
         Ok(steps)
     }
 
