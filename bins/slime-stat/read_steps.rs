@@ -145,7 +145,7 @@ impl Reader<'_> {
             if entry.segment.num_bytes > MAX_SEGMENT_BYTES {
                 return Err(format!("{name}: too large to open for a few samples"));
             }
-            let bytes = fs::read(self.run_dir.join(name)).map_err(|error| format!("{name}: {error}"))?;
+            let bytes = slime_archive::read_run_file(self.run_dir.root(), name).map_err(|e| e.to_string())?;
             let segment = decode_segment(bytes).map_err(|error| format!("{name}: {error}"))?;
             self.segments.insert(name.clone(), segment);
         }
@@ -164,7 +164,7 @@ impl Reader<'_> {
             return none;
         };
         if !self.columns.contains_key(&reference.path) {
-            let bytes = fs::read(self.run_dir.join(&reference.path)).ok();
+            let bytes = slime_archive::read_run_file(self.run_dir.root(), &reference.path).ok();
             let Some((column, _)) = bytes.and_then(|bytes| Column::decode(bytes).ok()) else { return none };
             self.columns.insert(reference.path.clone(), column);
         }
@@ -176,9 +176,19 @@ impl Reader<'_> {
     /// The log-probs of training that were kept for a step.
     fn log_probs(&self, step: u64) -> LogProbs {
         let mut found = LogProbs::new();
-        let folder = self.run_dir.join(paths::column("log_probs", step));
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let column = fs::read(entry.path()).ok().and_then(|bytes| Column::decode(bytes).ok());
+        let folder = paths::column("log_probs", step);
+        let entries = fs::read_dir(self.run_dir.join(&folder)).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| Some(format!("{folder}/{}", entry.file_name().to_str()?))).collect();
+        if names.is_empty()
+            && let Ok(packed) = slime_archive::Packed::open(self.run_dir.root())
+        {
+            let is_there = |name: &&str| name.strip_prefix(&folder).is_some_and(|rest| rest.starts_with('/'));
+            names.extend(packed.list().map(|member| member.name.as_str()).filter(is_there).map(str::to_owned));
+        }
+        for name in names {
+            let bytes = slime_archive::read_run_file(self.run_dir.root(), &name).ok();
+            let column = bytes.and_then(|bytes| Column::decode(bytes).ok());
             let Some((Column { ids, tokens_hashes, values: ColumnValues::F32List(values), .. }, _)) = column
             else {
                 continue;

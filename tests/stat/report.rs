@@ -150,6 +150,25 @@ fn pruned_segments_are_said_and_the_rest_is_shown() {
 }
 
 #[test]
+fn packed_steps_are_shown_as_plain_ones() {
+    let run = synthetic(|_| ());
+    let section = |page: &str| {
+        let at = page.find("<h2>Samples").expect("a sample browser");
+        page[at..].split("<h2>").nth(1).expect("its text").to_owned()
+    };
+    let plain = section(&page(&[run.path()]));
+    for step in 0..12 {
+        let names = slime_archive::step_files(run.path(), step).expect("a folder");
+        let selection =
+            slime_archive::Selection { stem: format!("{step:06}-{step:06}"), names: names.into_iter().collect() };
+        slime_archive::pack(run.path(), &selection, &mut |_| ()).expect("it packs");
+    }
+    let is_plain = |path: &str| run.path().join(path).exists();
+    assert!(!is_plain("rollout/000000/replica-0.000001.000000.arrow"), "nothing was packed");
+    assert_eq!(section(&page(&[run.path()])), plain);
+}
+
+#[test]
 fn run_in_mid_write_is_shown_as_far_as_it_is() {
     let run = synthetic(|_| ());
     let path = |name: &str| run.path().join(name);
