@@ -157,7 +157,7 @@ fn broken_gguf_files_are_refused_by_name() {
     // Behind the name: the number of dimensions (4 bytes), two dimensions (8 each), then the type.
     let name = b"blk.0.ffn_up.weight";
     let kind = find(name) + name.len() + 20;
-    refuse(65, "GGUF type Q4_K of tensor blk.0.ffn_up.weight", &|bytes| bytes[kind] = 12);
+    refuse(65, "GGUF type IQ2_XXS of tensor blk.0.ffn_up.weight", &|bytes| bytes[kind] = 16);
     refuse(65, "GGUF type number 99 of tensor blk.0.ffn_up.weight", &|bytes| bytes[kind] = 99);
     let norm = find(b"output_norm.weight");
     refuse(65, "tensor output_norm.weight is missing", &|bytes| bytes[norm] = b'x');

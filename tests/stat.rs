@@ -62,8 +62,8 @@ fn json_joins_steps_and_evaluations() {
         value,
         json!({
             "steps": [
-                {"step": 0, "rollout/raw_reward": 0.25, "train/lr-pg_0": 2e-5},
-                {"step": 1, "rollout/raw_reward": 0.75, "train/lr-pg_0": 2e-5}
+                {"step": 0, "rollout/raw_reward": 0.25, "train/lr-pg_0": 2e-5, "reward_mean": 0.25},
+                {"step": 1, "rollout/raw_reward": 0.75, "train/lr-pg_0": 2e-5, "reward_mean": 0.75}
             ],
             "eval": [
                 {"version": 0, "set": "held_out", "reward_mean": 0.1},
@@ -89,7 +89,7 @@ fn page_has_tables_curves_and_outcome() {
         ),
         "{text}"
     );
-    for part in ["rollout/raw_reward by step", "reward_mean of held_out by version", "outcome: unfinished"] {
+    for part in ["reward_mean by step", "reward_mean of held_out by version", "outcome: unfinished"] {
         assert!(text.contains(part), "{text}");
     }
     let only = stat(&[name(run.path()), "--eval"]);
@@ -239,7 +239,7 @@ fn note(attempt: &Path, role: &str, pid: u32, section: &str, ago: f64) {
 
 /// A run in its third attempt: the first drained, the second failed, the third runs.
 fn run_of_a_job() -> tempfile::TempDir {
-    let run = run_with("{\"step\":0,\"train/loss\":0.5,\"perf/train_time\":2.5,\"perf/step_time\":10}\n", "");
+    let run = run_with("{\"step\":0,\"train/loss\":0.5,\"perf/actor_train_time\":2.5,\"perf/step_time\":10}\n", "");
     let attempt = |number: u32| run.path().join(format!("attempt-{number}"));
     for (number, outcome) in [(0, Some("drained\n")), (1, Some("failed\n")), (2, None)] {
         fs::create_dir(attempt(number)).expect("writable");
