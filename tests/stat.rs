@@ -239,7 +239,8 @@ fn note(attempt: &Path, role: &str, pid: u32, section: &str, ago: f64) {
 
 /// A run in its third attempt: the first drained, the second failed, the third runs.
 fn run_of_a_job() -> tempfile::TempDir {
-    let run = run_with("{\"step\":0,\"train/loss\":0.5,\"perf/actor_train_time\":2.5,\"perf/step_time\":10}\n", "");
+    let run =
+        run_with("{\"step\":0,\"train/loss\":0.5,\"perf/actor_train_time\":2.5,\"perf/step_time\":10}\n", "");
     let attempt = |number: u32| run.path().join(format!("attempt-{number}"));
     for (number, outcome) in [(0, Some("drained\n")), (1, Some("failed\n")), (2, None)] {
         fs::create_dir(attempt(number)).expect("writable");

@@ -145,7 +145,11 @@ impl Reader<'_> {
             if entry.segment.num_bytes > MAX_SEGMENT_BYTES {
                 return Err(format!("{name}: too large to open for a few samples"));
             }
-            let bytes = slime_archive::read_run_file(self.run_dir.root(), name).map_err(|e| e.to_string())?;
+            let failed = |error| match error {
+                slime_archive::Error::Io { source, .. } => format!("{name}: {source}"),
+                error => error.to_string(),
+            };
+            let bytes = slime_archive::read_run_file(self.run_dir.root(), name).map_err(failed)?;
             let segment = decode_segment(bytes).map_err(|error| format!("{name}: {error}"))?;
             self.segments.insert(name.clone(), segment);
         }
@@ -184,7 +188,8 @@ impl Reader<'_> {
             && let Ok(packed) = slime_archive::Packed::open(self.run_dir.root())
         {
             let is_there = |name: &&str| name.strip_prefix(&folder).is_some_and(|rest| rest.starts_with('/'));
-            names.extend(packed.list().map(|member| member.name.as_str()).filter(is_there).map(str::to_owned));
+            names
+                .extend(packed.list().map(|member| member.name.as_str()).filter(is_there).map(str::to_owned));
         }
         for name in names {
             let bytes = slime_archive::read_run_file(self.run_dir.root(), &name).ok();

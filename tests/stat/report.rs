@@ -157,8 +157,10 @@ fn packed_steps_are_shown_as_plain_ones() {
     assert!(plain > 0, "no answers");
     for step in 0..12 {
         let names = slime_archive::step_files(run.path(), step).expect("a folder");
-        let selection =
-            slime_archive::Selection { stem: format!("{step:06}-{step:06}"), names: names.into_iter().collect() };
+        let selection = slime_archive::Selection {
+            stem: format!("{step:06}-{step:06}"),
+            names: names.into_iter().collect(),
+        };
         slime_archive::pack(run.path(), &selection, &mut |_| ()).expect("it packs");
     }
     let is_plain = |path: &str| run.path().join(path).exists();
