@@ -66,16 +66,19 @@ pub fn grouped(warnings: &[Warning]) -> Vec<WarningGroup> {
 
 /// Whether the numbers of a run with this warning cannot be trusted.
 pub fn is_grave(kind: &str) -> bool {
-    matches!(kind, "not_finite" | "mismatch" | "dead_environment" | "entropy_collapse" | "length_collapse")
+    matches!(
+        kind,
+        "not_finite" | "mismatch_rise" | "dead_environment" | "entropy_collapse" | "response_len_collapse"
+    )
 }
 
 /// The kind in words.
 pub fn title(kind: &str) -> String {
     let known = match kind {
         "entropy_collapse" => "The policy has become too sure of itself",
-        "length_collapse" => "Answers have become much shorter",
-        "flat_rewards" => "Many groups teach nothing",
-        "mismatch" => "Generation and training disagree",
+        "response_len_collapse" => "Answers have become much shorter",
+        "equal_rewards" => "Many groups teach nothing",
+        "mismatch_rise" => "Generation and training disagree",
         "truncation" => "Many answers are cut off",
         "not_finite" => "A number is not finite",
         "reward_jump" => "The reward jumped",
@@ -91,12 +94,12 @@ pub fn advice(kind: &str) -> &'static str {
         "entropy_collapse" => {
             "It explores no more. Try a smaller learning rate, a KL penalty or a higher upper clip."
         }
-        "length_collapse" => "Read some answers below: short ones may be enough to get the reward.",
-        "flat_rewards" => {
+        "response_len_collapse" => "Read some answers below: short ones may be enough to get the reward.",
+        "equal_rewards" => {
             "All answers of a group have the same reward, so it has no gradient. Mix in harder or easier \
              prompts, or filter flat groups."
         }
-        "mismatch" => {
+        "mismatch_rise" => {
             "Training uses other probabilities than generation did. Check dtypes, versions and staleness."
         }
         "truncation" => "Raise rollout.max_response_len, or reward shorter answers.",
@@ -121,5 +124,13 @@ mod tests {
         assert_eq!((groups[0].kind.as_str(), groups[0].count), ("not_finite", 1));
         assert_eq!((groups[1].count, groups[1].steps), (2, (3, 5)));
         assert_eq!(title("some_new_kind"), "some new kind");
+    }
+
+    #[test]
+    fn every_kind_of_warning_has_a_title_and_advice() {
+        for kind in slime_metrics::KINDS {
+            assert_ne!(title(kind), kind.replace('_', " "));
+            assert!(!advice(kind).is_empty(), "{kind}");
+        }
     }
 }

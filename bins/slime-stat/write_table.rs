@@ -7,6 +7,8 @@ use crate::read_metrics::{Metrics, Numbers};
 
 /// Width when the terminal does not tell.
 const DEFAULT_WIDTH: usize = 120;
+/// More names than these are only counted.
+const MAX_NAMED: usize = 16;
 
 /// The table of steps.
 pub fn steps(metrics: &Metrics) -> String {
@@ -37,6 +39,7 @@ fn table(identity: &[&str], rows: &[(Vec<String>, &Numbers)]) -> String {
     }
     let mut names: Vec<&str> = names.into_iter().collect();
     names.sort_unstable_by_key(|name| (rank(name), *name));
+    let titles = titles(&names);
 
     let mut columns: Vec<Vec<String>> = identity
         .iter()
@@ -45,14 +48,14 @@ fn table(identity: &[&str], rows: &[(Vec<String>, &Numbers)]) -> String {
         .collect();
     let mut room = width().saturating_sub(columns.iter().map(|column| column[0].chars().count() + 2).sum());
     let mut left_out = Vec::new();
-    for name in names {
+    for (name, title) in names.into_iter().zip(titles) {
         if !left_out.is_empty() {
             left_out.push(name);
             continue;
         }
         let cells =
             rows.iter().map(|(_, numbers)| number(numbers.get(name).and_then(serde_json::Value::as_f64)));
-        let candidate = column(name, cells);
+        let candidate = column(title, cells);
         let wide = candidate[0].chars().count() + 2;
         if wide <= room {
             room -= wide;
@@ -67,11 +70,22 @@ fn table(identity: &[&str], rows: &[(Vec<String>, &Numbers)]) -> String {
         text += cells.join("  ").trim_end();
         text.push('\n');
     }
-    if !left_out.is_empty() {
-        text.extend([format!("(--json also has {})\n", left_out.join(", "))]);
+    match left_out.len() {
+        0 => {}
+        num if num > MAX_NAMED => {
+            text.extend([format!("(--json has {num} more numbers, --html curves of them)\n")])
+        }
+        _ => text.extend([format!("(--json also has {})\n", left_out.join(", "))]),
     }
     text.push('\n');
     text
+}
+
+/// Names without what stands before their first `/`, where that leaves them different.
+fn titles<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let short = |name: &'a str| name.split_once('/').map_or(name, |(_, rest)| rest);
+    let is_alone = |title: &str| names.iter().filter(|name| short(name) == title).count() == 1;
+    names.iter().map(|name| if is_alone(short(name)) { short(name) } else { name }).collect()
 }
 
 /// A title and its cells, right-aligned to one width.

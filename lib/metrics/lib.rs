@@ -25,4 +25,4 @@ pub use profile::Profile;
 pub use row::Row;
 pub use sink::Sink;
 pub use trace::Trace;
-pub use warnings::{DeadSources, Warning, Watch};
+pub use warnings::{DeadSources, KINDS, Warning, Watch};

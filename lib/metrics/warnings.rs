@@ -15,6 +15,18 @@ const HYSTERESIS: f64 = 0.8;
 /// Tool name of the file of warnings.
 const FILE: &str = "warnings";
 
+/// Every kind of warning.
+pub const KINDS: [&str; 8] = [
+    "entropy_collapse",
+    "response_len_collapse",
+    "equal_rewards",
+    "mismatch_rise",
+    "truncation",
+    "reward_jump",
+    "not_finite",
+    "dead_environment",
+];
+
 /// One warning.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Warning {
@@ -307,6 +319,14 @@ mod tests {
                 };
             };
             assert!(kinds(&mut watch(run, off), name, &fires).is_empty(), "{name} switched off");
+        }
+    }
+
+    #[test]
+    fn every_kind_that_fires_is_listed() {
+        let text = include_str!("warnings.rs");
+        for kind in KINDS {
+            assert!(text.matches(&format!("\"{kind}\"")).count() > 1, "{kind} never fires");
         }
     }
 
