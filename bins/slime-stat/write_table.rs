@@ -73,7 +73,7 @@ fn table(identity: &[&str], rows: &[(Vec<String>, &Numbers)]) -> String {
     match left_out.len() {
         0 => {}
         num if num > MAX_NAMED => {
-            text.extend([format!("(--json has {num} more numbers, --html curves of them)\n")])
+            text.extend([format!("(--json has {num} more numbers, --html curves of them)\n")]);
         }
         _ => text.extend([format!("(--json also has {})\n", left_out.join(", "))]),
     }

@@ -312,7 +312,7 @@ mod tests {
         match Nccl::meet(&Single, 0) {
             Ok(nccl) => assert_eq!(nccl.unwrap().size(), 1),
             Err(error @ (Error::Nccl { .. } | Error::NoNccl { .. })) => {
-                assert_eq!(error.exit_code(), 69, "{error}")
+                assert_eq!(error.exit_code(), 69, "{error}");
             }
             Err(error) => panic!("{error}"),
         }

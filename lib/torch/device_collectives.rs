@@ -35,7 +35,8 @@ pub fn all_gather(tensor: &Tensor, nccl: &Nccl) -> Result<Tensor> {
     let (dtype, stream) = check("all_gather", tensor)?;
     let mut size = vec![nccl.size() as i64];
     size.extend(tensor.size());
-    let gathered = Tensor::f_empty(size.as_slice(), (tensor.kind(), tensor.device())).map_err(refused)?;
+    let gathered = Tensor::f_empty(size.as_slice(), (tensor.kind(), tensor.device()))
+        .map_err(|error| refused(&error))?;
     // SAFETY: checked above, and the output holds one part for each rank.
     let done =
         unsafe { nccl.all_gather(tensor.data_ptr(), gathered.data_ptr(), tensor.numel(), dtype, stream) };
@@ -53,7 +54,7 @@ pub fn reduce_scatter(tensor: &Tensor, nccl: &Nccl, op: Op) -> Result<Tensor> {
         let message = format!("expected {} rows, got {tensor:?}", nccl.size());
         return Err(Error::Torch { operation: "reduce_scatter", message });
     };
-    let part = Tensor::f_empty(rest, (tensor.kind(), tensor.device())).map_err(refused)?;
+    let part = Tensor::f_empty(rest, (tensor.kind(), tensor.device())).map_err(|error| refused(&error))?;
     let count = tensor.numel() / rows.max(1) as usize;
     // SAFETY: checked above, and the output holds one part.
     let done = unsafe { nccl.reduce_scatter(tensor.data_ptr(), part.data_ptr(), count, dtype, op, stream) };
@@ -78,6 +79,6 @@ fn check(operation: &'static str, tensor: &Tensor) -> Result<(Dtype, usize)> {
     }
 }
 
-fn refused(error: tch::TchError) -> Error {
+fn refused(error: &tch::TchError) -> Error {
     Error::Torch { operation: "allocation", message: error.to_string() }
 }

@@ -78,7 +78,7 @@ fn measure(shape: &Shape) {
     // A copy reads and writes, so half of the bytes are copied.
     let mut target = keys.empty_like();
     let copy = least(|| {
-        let _ = target.copy_(&keys);
+        target.copy_(&keys);
     });
     println!(
         "{name:<28} {:>6.0} us  {:>5.0} GB/s  {:>5.2} of a copy  {:>5.2} x libtorch's attention",

@@ -33,7 +33,7 @@ pub fn text(run: &Run) -> String {
         let tool = run.metrics.tools.get(name).map_or("", String::as_str);
         if let Some(newest) = newest {
             let name = today(name);
-            add(&name, format!("{name} of the newest step that has it."), &[("tool", tool)], newest);
+            add(name, format!("{name} of the newest step that has it."), &[("tool", tool)], newest);
         }
     }
     if let Some(step) = run.metrics.steps.keys().last() {
