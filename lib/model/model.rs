@@ -105,6 +105,9 @@ impl Model {
     /// # Errors
     /// The shapes do not fit.
     pub fn logits(&self, hidden_rd: &Tensor) -> Result<Tensor> {
+        if self.params.device().is_cuda() {
+            return head_log_probs::product(hidden_rd, self.head.weight());
+        }
         let logits_rv = self.head.forward(hidden_rd)?;
         Ok(if logits_rv.kind() == Kind::Double { logits_rv } else { logits_rv.f_to_kind(Kind::Float)? })
     }

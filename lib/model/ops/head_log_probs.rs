@@ -87,12 +87,24 @@ struct Grads<'a> {
 
 /// The logits `[r, v]` over the temperature, in f32 or f64.
 fn logits(hidden_rd: &Tensor, weight_vd: &Tensor, temperature: f64) -> Result<Tensor> {
-    let logits_rv = hidden_rd.f_linear(weight_vd, None::<&Tensor>)?.f_to_kind(wide(hidden_rd.kind()))?;
+    let logits_rv = product(hidden_rd, weight_vd)?;
     Ok(if (temperature - 1.0).abs() < f64::EPSILON {
         logits_rv
     } else {
         logits_rv.f_div_scalar(temperature)?
     })
+}
+
+/// `hidden_rd W_vd^T` in f32 or f64. Logits of bf16 factors that were rounded to bf16 would be off by a hundredth and more:
+/// where the product can give its sums in f32, it does.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn product(hidden_rd: &Tensor, weight_vd: &Tensor) -> Result<Tensor> {
+    if hidden_rd.kind() == Kind::BFloat16 && hidden_rd.device().is_cuda() {
+        return Ok(hidden_rd.f_mm_dtype(&weight_vd.f_tr()?, Kind::Float)?);
+    }
+    Ok(hidden_rd.f_linear(weight_vd, None::<&Tensor>)?.f_to_kind(wide(hidden_rd.kind()))?)
 }
 
 fn wide(kind: Kind) -> Kind {
