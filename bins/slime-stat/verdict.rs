@@ -8,6 +8,8 @@ use crate::read_warnings::{grouped, is_grave, title};
 const SMALL: f64 = 0.02;
 /// Standard errors between two means that differ.
 const NUM_ERRORS: f64 = 2.0;
+/// A last value this far below the best one is worth a word.
+const LITTLE: f64 = 0.05;
 /// A reward that begins this near to 1 has no room to rise.
 const FULL: f64 = 0.95;
 
@@ -44,6 +46,12 @@ pub struct Change {
     pub to: f64,
     /// How much the difference may be chance.
     pub error: f64,
+    /// Steps of training between the two values.
+    pub num_steps: u64,
+    /// How many steps both values are means of; 0 for evaluations, which the curve shows as they are.
+    pub num_averaged: usize,
+    /// The best evaluation with its version.
+    pub best: Option<(u64, f64)>,
 }
 
 /// Which way a reward went.
@@ -64,8 +72,29 @@ impl Change {
         }
     }
 
-    /// Such as `held-out reward rose from 0.13 to 0.80`.
+    /// Such as `held-out reward rose from 0.13 to 0.80 in 12 steps`.
     pub fn words(&self) -> String {
+        let num = self.num_steps;
+        let mut words = format!("{} in {num} step{}", self.direction(), if num == 1 { "" } else { "s" });
+        if self.num_averaged > 1 {
+            words.extend([format!(" ({})", self.averaged())]);
+        }
+        if let Some((version, best)) = self.best.filter(|(_, best)| best - self.to > LITTLE) {
+            words.extend([format!(" (best {best:.2} at version {version}, the last is lower)")]);
+        }
+        words
+    }
+
+    /// What both values are, where they are no points of the curve.
+    pub fn averaged(&self) -> String {
+        match self.num_averaged {
+            0 | 1 => String::new(),
+            2 => "means of the first and the last two steps".to_owned(),
+            num => format!("means of the first and the last {num} steps"),
+        }
+    }
+
+    fn direction(&self) -> String {
         let Self { what, from, to, .. } = self;
         match self.way() {
             Way::Up => format!("{what} rose from {from:.2} to {to:.2}"),
@@ -99,17 +128,22 @@ fn eval_change(run: &Run, set: &str) -> Option<Change> {
     // Of rewards between 0 and 1; the variance of a share is the largest they can have.
     let variance = |mean: f64| if (0.0..=1.0).contains(&mean) { mean * (1.0 - mean) } else { 0.0 };
     let error = if num > 0.0 { ((variance(from) + variance(to)) / num).sqrt() } else { 0.0 };
+    let best = series.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
     Some(Change {
         what: format!("{} reward", set.replace("held_out", "held-out").replace('_', " ")),
         from,
         to,
         error,
+        num_steps: last - first,
+        num_averaged: 0,
+        best,
     })
 }
 
 /// The mean of the first against that of the last tenth of the steps.
 fn training_change(run: &Run) -> Option<Change> {
-    let values: Vec<f64> = run.metrics.series(REWARD).into_iter().map(|(_, reward)| reward).collect();
+    let series = run.metrics.series(REWARD);
+    let values: Vec<f64> = series.iter().map(|(_, reward)| *reward).collect();
     if values.len() < 2 {
         return None;
     }
@@ -120,7 +154,15 @@ fn training_change(run: &Run) -> Option<Change> {
     let second = values.windows(3).map(|three| (three[0] - 2.0 * three[1] + three[2]).powi(2)).sum::<f64>();
     let variance = second / values.len().saturating_sub(2).max(1) as f64 / 6.0;
     let error = (2.0 * variance / num as f64).sqrt();
-    Some(Change { what: "training reward".to_owned(), from: mean(first), to: mean(last), error })
+    Some(Change {
+        what: "training reward".to_owned(),
+        from: mean(first),
+        to: mean(last),
+        error,
+        num_steps: series.last()?.0 - series.first()?.0,
+        num_averaged: num,
+        best: None,
+    })
 }
 
 /// Judges a run by its most telling reward, its end and its warnings.
@@ -147,19 +189,10 @@ pub fn judge(run: &Run) -> Verdict {
         (State::Open, Some(Way::Flat)) => (Tone::Neutral, "The run has not learned yet"),
         (State::Open, None) => (Tone::Neutral, "The run has only begun"),
     };
-    let num = run.metrics.num_trained().max(run.metrics.steps.len() as u64);
-    let steps = match num {
-        0 => String::new(),
-        1 => " in 1 step".to_owned(),
-        num => format!(" in {num} steps"),
-    };
-    let mut reasons: Vec<String> = Vec::new();
-    match changes.split_first() {
-        Some((first, others)) => {
-            reasons.push(first.words() + &steps);
-            reasons.extend(others.iter().map(Change::words));
-        }
-        None => reasons.push(format!("{num} step{} so far", if num == 1 { "" } else { "s" })),
+    let mut reasons: Vec<String> = changes.iter().map(Change::words).collect();
+    if reasons.is_empty() {
+        let num = run.metrics.num_trained().max(run.metrics.steps.len() as u64);
+        reasons.push(format!("{num} step{} so far", if num == 1 { "" } else { "s" }));
     }
     reasons.push(ending);
     reasons.push(if kinds.is_empty() {
@@ -235,8 +268,21 @@ mod tests {
         assert_eq!(verdict.tone, Tone::Good);
         assert_eq!(
             verdict.reasons,
-            "held-out reward rose from 0.13 to 0.80 in 12 steps; training reward stayed at 0.10; finished; no warnings"
+            "held-out reward rose from 0.13 to 0.80 in 12 steps; training reward stayed at 0.10 in 11 steps \
+             (means of the first and the last two steps); finished; no warnings"
         );
+    }
+
+    #[test]
+    fn steps_are_those_between_the_evaluations_and_a_better_one_before_is_named() {
+        let open = run(&[(0, 0.13), (4, 0.9)], &[0.1; 7], None);
+        assert!(open.reasons.starts_with("held-out reward rose from 0.13 to 0.90 in 4 steps; "), "{open:?}");
+        let lower = run(&[(0, 0.13), (4, 1.0), (8, 1.0), (12, 0.8)], &[], Some("done"));
+        let said = "rose from 0.13 to 0.80 in 12 steps (best 1.00 at version 4, the last is lower)";
+        assert!(lower.reasons.contains(said), "{lower:?}");
+        assert!(!run(&[(0, 0.1), (4, 0.83), (8, 0.8)], &[], None).reasons.contains("best"));
+        let training = run(&[], &[0.2, 0.5, 0.9], None);
+        assert!(training.reasons.starts_with("training reward rose from 0.20 to 0.90 in 2 steps; "), "{training:?}");
     }
 
     #[test]

@@ -81,7 +81,10 @@ fn cards(run: &Run) -> Vec<Card> {
         cards.push(Card {
             name: capital(&change.what),
             value: format!("{:.2} → {:.2}", change.from, change.to),
-            note: format!("{sign}{:.2}", (change.to - change.from).abs()),
+            note: match change.averaged() {
+                means if means.is_empty() => format!("{sign}{:.2}", (change.to - change.from).abs()),
+                means => format!("{sign}{:.2}, {means}", (change.to - change.from).abs()),
+            },
             points: points(&series),
         });
     }
