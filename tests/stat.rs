@@ -164,7 +164,8 @@ fn answers_of_the_first_and_the_newest_version_stand_side_by_side() {
          question        expected  version 0  version 8\n\
          Compute 0 + 1.  1         - about 5  + 1\n\
          Compute 1 + 1.  2         + 2        + 2\n\
-         1 of 2 before, 2 after\n"
+         right before: 1 of 2 answers\n\
+         right after:  2 of 2 answers\n"
     );
     let other = stat(&[name(run.path()), "--answers", "gredy"]);
     assert_eq!(other.status.code(), Some(66));

@@ -1,5 +1,6 @@
 //! Reads what the evaluations of a set answered: the same questions at its first and its newest version.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -15,8 +16,10 @@ pub struct Answer {
     pub question: String,
     /// The expected answer, where there is one.
     pub label: String,
-    /// Response and reward at the first and the newest version.
+    /// The first response and its reward at the first and the newest version.
     pub responses: [(String, f32); 2],
+    /// How many answers of each version have a reward above 0, and how many there are.
+    pub num_right: [(usize, usize); 2],
 }
 
 /// The answers of one set.
@@ -26,8 +29,25 @@ pub struct Answers {
     pub set: String,
     /// The versions compared.
     pub versions: [u64; 2],
-    /// The first sample of every question both have.
+    /// Every question that both have.
     pub rows: Vec<Answer>,
+}
+
+impl Answers {
+    /// Such as `27 of 30 answers, 15 of 15 questions at least once`, of the first (0) or the newest (1) version.
+    pub fn count(&self, which: usize) -> String {
+        let (mut right, mut all, mut solved) = (0, 0, 0);
+        for (num, of) in self.rows.iter().map(|row| row.num_right[which]) {
+            right += num;
+            all += of;
+            solved += usize::from(num > 0);
+        }
+        let num = self.rows.len();
+        if all == num {
+            return format!("{right} of {all} answers");
+        }
+        format!("{right} of {all} answers, {solved} of {num} questions at least once")
+    }
 }
 
 /// Compares the first with the newest evaluation of `set`.
@@ -49,17 +69,41 @@ pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
             .with_hint("the sets are [eval.<set>] of run.toml"));
     };
     let (before, after) = (samples(&run_dir, first, set)?, samples(&run_dir, last, set)?);
+    let (before, after) = (by_question(&before), by_question(&after));
     let mut rows = Vec::new();
-    for (sample, reward) in before.iter().filter(|(sample, _)| sample.index == 0) {
-        let same = |other: &&(Sample, f32)| other.0.index == 0 && other.0.prompt_id == sample.prompt_id;
-        let Some((newest, newest_reward)) = after.iter().find(same) else { continue };
+    for (id, old) in &before {
+        let Some((_, new)) = after.iter().find(|(other, _)| other == id) else { continue };
+        let right = |all: &[&(Sample, f32)]| (all.iter().filter(|(_, reward)| *reward > 0.0).count(), all.len());
+        let first = |all: &[&(Sample, f32)]| (all[0].0.response.clone(), all[0].1);
         rows.push(Answer {
-            question: question(&sample.prompt),
-            label: sample.label.clone().unwrap_or_default(),
-            responses: [(sample.response.clone(), *reward), (newest.response.clone(), *newest_reward)],
+            question: question(&old[0].0.prompt),
+            label: old[0].0.label.clone().unwrap_or_default(),
+            responses: [first(old), first(new)],
+            num_right: [right(old), right(new)],
         });
     }
     Ok(Answers { set: set.to_owned(), versions: [first.version, last.version], rows })
+}
+
+/// A question's id and all its answers, at least one.
+type Question<'a> = (&'a str, Vec<&'a (Sample, f32)>);
+
+/// The answers by their question, in the order of the first ones.
+fn by_question(samples: &[(Sample, f32)]) -> Vec<Question<'_>> {
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut questions: Vec<Question<'_>> = Vec::new();
+    for answer in samples {
+        let id = answer.0.prompt_id.as_str();
+        let place = *places.entry(id).or_insert(questions.len());
+        match questions.get_mut(place) {
+            Some((_, answers)) => answers.push(answer),
+            None => questions.push((id, vec![answer])),
+        }
+    }
+    for (_, answers) in &mut questions {
+        answers.sort_by_key(|(sample, _)| sample.index);
+    }
+    questions
 }
 
 fn samples(run_dir: &RunDir, place: Physical, set: &str) -> Result<Vec<(Sample, f32)>, Failure> {

@@ -16,11 +16,18 @@ pub fn answers(answers: &Answers) -> String {
     ]];
     for answer in &answers.rows {
         let [before, after] = &answer.responses;
-        let marked = |(text, reward): &(String, f32)| {
+        let marked = |(text, reward): &(String, f32), (right, all): (usize, usize)| {
             let mark = if *reward > 0.0 { '+' } else { '-' };
-            format!("{mark} {}", shown(text))
+            let count = if all > 1 { format!(" {right}/{all}") } else { String::new() };
+            format!("{mark}{count} {}", shown(text))
         };
-        rows.push([shown(&answer.question), shown(&answer.label), marked(before), marked(after)]);
+        let [first, newest] = answer.num_right;
+        rows.push([
+            shown(&answer.question),
+            shown(&answer.label),
+            marked(before, first),
+            marked(after, newest),
+        ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..4).map(width).collect();
@@ -31,8 +38,7 @@ pub fn answers(answers: &Answers) -> String {
         text += cells.join("  ").trim_end();
         text.push('\n');
     }
-    let count = |which: usize| answers.rows.iter().filter(|answer| answer.responses[which].1 > 0.0).count();
-    text.extend([format!("{} of {} before, {} after\n", count(0), answers.rows.len(), count(1))]);
+    text.extend([format!("right before: {}\nright after:  {}\n", answers.count(0), answers.count(1))]);
     text
 }
 
@@ -53,11 +59,15 @@ mod tests {
     #[test]
     fn answers_stand_side_by_side_with_their_marks() {
         let responses = [("about\n12".to_owned(), 0.0), ("11".to_owned(), 1.0)];
-        let answer = Answer { question: "Compute 3 + 8.".to_owned(), label: "11".to_owned(), responses };
-        let text = answers(&Answers { set: "greedy".to_owned(), versions: [0, 8], rows: vec![answer] });
+        let answer = Answer { question: "Compute 3 + 8.".to_owned(), label: "11".to_owned(), responses, num_right: [(0, 1), (1, 1)] };
+        let text = answers(&Answers { set: "greedy".to_owned(), versions: [0, 8], rows: vec![answer.clone()] });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "question        expected  version 0   version 8");
         assert_eq!(lines[2], "Compute 3 + 8.  11        - about 12  + 11");
-        assert_eq!(lines[3], "0 of 1 before, 1 after");
+        assert_eq!(lines[3..], ["right before: 0 of 1 answers", "right after:  1 of 1 answers"]);
+        let several = Answer { num_right: [(0, 2), (1, 2)], ..answer };
+        let text = answers(&Answers { set: "held_out".to_owned(), versions: [0, 8], rows: vec![several] });
+        assert!(text.contains("- 0/2 about 12  + 1/2 11\n"), "{text}");
+        assert!(text.ends_with("right after:  1 of 2 answers, 1 of 1 questions at least once\n"), "{text}");
     }
 }

@@ -87,6 +87,20 @@ fn page_says_whether_it_worked_and_why_and_has_all_parts_in_order() {
 }
 
 #[test]
+fn all_answers_of_an_evaluation_are_counted() {
+    let run = synthetic(|_| ());
+    let page = page(&[run.path()]);
+    in_order(
+        &page,
+        &[
+            "right at version 0: 1 of 4 answers; at version 12: 4 of 4 answers",
+            "right at version 0: 2 of 8 answers, 1 of 4 questions at least once",
+            "at version 12: 7 of 8 answers, 4 of 4 questions at least once",
+        ],
+    );
+}
+
+#[test]
 fn page_needs_nothing_but_itself() {
     let run = synthetic(|_| ());
     let page = page(&[run.path()]);

@@ -23,14 +23,14 @@ pub fn section(run: &Run) -> Markup {
     html! {
         section #answers {
             h2 { "Before and after" }
-            p.explain { "The same evaluation questions, answered by the first and by the newest version. Questions whose reward changed come first." }
+            p.explain { "The same evaluation questions, answered by the first and by the newest version: of each its first answer, and "
+                "how many of all its answers are right (have a reward above 0). Questions where that changed come first." }
             @for set in sets {
                 @let [first, last] = set.versions;
-                @let right = |at: usize| set.rows.iter().filter(|row| row.responses[at].1 > 0.0).count();
                 details.card open[set.rows.len() <= MAX_ROWS] {
                     summary {
-                        "Set " b { (set.set) } ": " (right(0)) " of " (set.rows.len()) " questions with a reward above 0 at version "
-                        (first) ", " (right(1)) " at version " (last)
+                        "Set " b { (set.set) } ", right at version " (first) ": " (set.count(0))
+                        "; at version " (last) ": " (set.count(1))
                     }
                     table.answers {
                         thead { tr { th { "question" } th { "expected" } th { "version " (first) } th { "version " (last) } } }
@@ -46,7 +46,9 @@ pub fn section(run: &Run) -> Markup {
 /// Changed ones first, otherwise in their order.
 fn ordered(rows: &[Answer]) -> Vec<&Answer> {
     let mut ordered: Vec<&Answer> = rows.iter().collect();
-    ordered.sort_by_key(|row| (row.responses[0].1 - row.responses[1].1).abs() < 1e-6);
+    ordered.sort_by_key(|row| {
+        row.num_right[0] == row.num_right[1] && (row.responses[0].1 - row.responses[1].1).abs() < 1e-6
+    });
     ordered.truncate(MAX_ROWS);
     ordered
 }
@@ -56,9 +58,10 @@ fn line(row: &Answer) -> Markup {
         tr {
             td.text { (cut(&row.question, MAX_TEXT)) }
             td.text { (cut(&row.label, 200)) }
-            @for (response, reward) in &row.responses {
+            @for ((response, reward), (right, all)) in row.responses.iter().zip(row.num_right) {
                 td.text.right[*reward > 0.0].wrong[*reward <= 0.0] {
                     span.mark title=(format!("reward {reward}")) { @if *reward > 0.0 { "✓ " } @else { "✕ " } }
+                    @if all > 1 { span.note { (right) " of " (all) " " } }
                     (cut(response, MAX_TEXT))
                 }
             }
