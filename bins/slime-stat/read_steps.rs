@@ -64,6 +64,22 @@ pub fn committed_steps(run_dir: &RunDir) -> Vec<u64> {
     steps
 }
 
+/// The first step whose samples are kept; those before it were pruned with their checkpoints.
+pub fn first_kept_step(run_dir: &RunDir) -> u64 {
+    let told = fs::read_to_string(run_dir.join(paths::FIRST_STEP)).ok();
+    let kept = told.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    // Steps that were packed before they were pruned are kept all the same.
+    let packed = slime_archive::Packed::open(run_dir.root()).ok();
+    let oldest = packed.and_then(|packed| packed.list().filter_map(|member| step_of(&member.name)).min());
+    oldest.map_or(kept, |oldest| kept.min(oldest))
+}
+
+/// The step of a segment's path.
+fn step_of(path: &str) -> Option<u64> {
+    let (folder, file) = path.strip_prefix(paths::ROLLOUT)?.strip_prefix('/')?.split_once('/')?;
+    file.ends_with(".arrow").then(|| paths::parse_number(folder)).flatten()
+}
+
 /// The tokenizer of the run: that of its newest weights, or of the model it began with.
 pub fn tokenizer(run_dir: &RunDir, model: Option<&str>) -> Option<Tokenizer> {
     let entries = fs::read_dir(run_dir.join(paths::WEIGHTS)).into_iter().flatten().flatten();

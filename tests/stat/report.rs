@@ -164,6 +164,16 @@ fn pruned_segments_are_said_and_the_rest_is_shown() {
 }
 
 #[test]
+fn pruned_steps_are_said_in_a_sentence_and_are_no_problem() {
+    let run = synthetic(|run| run.segment_steps = vec![10, 11]);
+    fs::write(run.path().join("rollout/first_step"), "10").expect("writable");
+    let page = page(&[run.path()]);
+    assert!(page.contains("Steps 0 to 9 were pruned with their checkpoints."), "no word of pruning");
+    assert!(!page.contains("evenly chosen") && !page.contains("No such file"), "told as a problem");
+    assert!(page.contains("\"step\":10") && page.contains("\"step\":11"));
+}
+
+#[test]
 fn packed_steps_are_shown_as_plain_ones() {
     let run = synthetic(|_| ());
     let shown = |page: &str| page.matches("it is 1").count();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::script_json;
 use crate::read_run::Run;
-use crate::read_steps::{Shown, ShownGroup, committed_steps, read_step, tokenizer};
+use crate::read_steps::{Shown, ShownGroup, committed_steps, first_kept_step, read_step, tokenizer};
 
 /// Bytes of all samples of the page.
 const BUDGET: usize = 2 << 20;
@@ -21,7 +21,9 @@ const MAX_TOKENS: usize = 3_000;
 
 /// The section of the samples.
 pub fn section(run: &Run) -> Markup {
-    let steps = committed_steps(&run.dir);
+    let first_kept = first_kept_step(&run.dir);
+    let (pruned, steps): (Vec<u64>, Vec<u64>) =
+        committed_steps(&run.dir).into_iter().partition(|step| *step < first_kept);
     let tokenizer = tokenizer(&run.dir, run.config.as_ref().map(|config| config.model.path.as_str()));
     let mut missing = Vec::new();
     let mut shown: Vec<Value> = Vec::new();
@@ -47,7 +49,8 @@ pub fn section(run: &Run) -> Markup {
             p.explain {
                 "What the model was asked, what it answered, and what it got for it. The advantage is the reward among the "
                 "answers to the same question: above 0 an answer becomes likelier, below 0 less likely. "
-                @if steps.len() > shown.len() { "Shown are " (shown.len()) " of " (steps.len()) " steps, evenly chosen. " }
+                @if steps.len() > chosen.len() { "Shown are " (shown.len()) " of " (steps.len()) " steps, evenly chosen. " }
+                @if let (Some(first), Some(last)) = (pruned.first(), pruned.last()) { (pruned_words(*first, *last)) }
             }
             @if shown.is_empty() { p.note { "No committed samples could be read." } }
             @else {
@@ -59,6 +62,14 @@ pub fn section(run: &Run) -> Markup {
             @for problem in missing.iter().take(5) { p.note { (problem) } }
         }
     }
+}
+
+/// Which steps have no samples any more, and why.
+fn pruned_words(first: u64, last: u64) -> String {
+    if first == last {
+        return format!("Step {last} was pruned with its checkpoint. ");
+    }
+    format!("Steps {first} to {last} were pruned with their checkpoints. ")
 }
 
 /// Evenly spaced steps with the first and the last.
