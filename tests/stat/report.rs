@@ -267,13 +267,12 @@ fn chromium() -> Option<&'static str> {
     found
 }
 
-#[test]
-fn real_browser_shows_the_page_without_a_complaint() {
-    let Some(browser) = chromium() else { return };
-    let run = synthetic(|run| run.answer = EVIL.to_owned());
+/// What a browser makes of the page of a run, and what it said; none without a browser.
+fn shown(run: &Path) -> Option<(String, String)> {
+    let browser = chromium()?;
     let folder = tempfile::tempdir().expect("a folder can be made");
     let file = folder.path().join("report.html");
-    assert!(stat(&[name(run.path()), "--html", name(&file)]).status.success());
+    assert!(stat(&[name(run), "--html", name(&file)]).status.success());
     let output = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
@@ -282,23 +281,48 @@ fn real_browser_shows_the_page_without_a_complaint() {
         .arg(format!("file://{}", name(&file)))
         .output()
         .expect("it answered before");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let (dom, said) = (text(output.stdout), text(output.stderr));
     let complaints: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(complaints.is_empty(), "{complaints:?}");
-    let dom = String::from_utf8_lossy(&output.stdout);
+    Some((dom, said))
+}
+
+#[test]
+fn real_browser_shows_the_page_without_a_complaint() {
+    let run = synthetic(|run| run.answer = EVIL.to_owned());
+    let Some((dom, said)) = shown(run.path()) else { return };
     assert!(dom.contains("<div class=\"card group\">"), "the script drew the samples: {said}");
     assert!(dom.contains("&lt;/script&gt;&lt;script&gt;document.title="), "an answer is shown as text");
     assert!(dom.contains("<title>") && !dom.contains("<title>broken"), "and does nothing");
     assert!(dom.contains("advantage "), "advantages are shown");
 }
 
+/// Gives a run weights with a tokenizer.
+fn with_tokenizer(run: &Path) {
+    let other = tempfile::tempdir().expect("a folder can be made");
+    super::weights(other.path());
+    fs::create_dir_all(run.join("weights")).expect("writable");
+    fs::rename(other.path().join("weights"), run.join("weights/000012.e001")).expect("same disk");
+}
+
+#[test]
+fn tokens_that_training_did_not_measure_look_different_and_show_their_surprise() {
+    let run = synthetic(|_| ());
+    with_tokenizer(run.path());
+    let Some((measured, _)) = shown(run.path()) else { return };
+    assert!(measured.contains("token colour: difference of both log-probs"), "the difference comes first");
+    assert!(!measured.contains("<span class=\"unmeasured\""), "all tokens were measured");
+    fs::remove_dir_all(run.path().join("column/log_probs/000011")).expect("ours");
+    let (unmeasured, _) = shown(run.path()).expect("it was there before");
+    assert!(unmeasured.contains("token colour: surprise in generation"), "nothing else is known of step 11");
+    assert!(unmeasured.contains("<i class=\"unmeasured\">not measured</i>"), "the legend says so");
+}
+
 #[test]
 fn tokens_are_shown_one_by_one_with_both_log_probs_where_there_is_a_tokenizer() {
     let run = synthetic(|_| ());
-    let other = tempfile::tempdir().expect("a folder can be made");
-    super::weights(other.path());
-    fs::create_dir_all(run.path().join("weights")).expect("writable");
-    fs::rename(other.path().join("weights"), run.path().join("weights/000012.e001")).expect("same disk");
+    with_tokenizer(run.path());
     let page = page(&[run.path()]);
     let data =
         page.split("<script class=\"samples-data\" type=\"application/json\">").nth(1).expect("samples");

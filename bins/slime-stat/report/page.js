@@ -99,9 +99,14 @@
     const modes = [];
     if (anyDifferences) modes.push(["differences", "difference of both log-probs", [1e-6, 1e-5, 1e-4, 1e-3, 1e-2], (b) => "≤ " + b.toExponential(0), "> 1e-2"]);
     if (anyTokens) modes.push(["generated", "surprise in generation (−log-prob)", [0.1, 0.5, 1, 2, 4], (b) => "≤ " + b, "> 4"]);
-    let step = steps.length - 1, mode = 0;
+    let step = steps.length - 1, chosenMode = null;
+    // What training did not measure of a group is seen by its surprise, until somebody chooses.
+    const modeOf = (group) => {
+      if (chosenMode !== null || modes.length < 2) return chosenMode || 0;
+      return group.answers.some((answer) => answer.differences) ? 0 : 1;
+    };
     const signed = (value) => (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(2);
-    const answerView = (answer) => {
+    const answerView = (answer, mode) => {
       const row = make("div", "answer"), facts = make("div", "facts"), body = make("div", "body");
       const line = (...parts) => { const div = make("div"); div.append(...parts); facts.append(div); };
       if (answer.reward !== null) line("reward ", make("b", "", short(answer.reward)));
@@ -113,14 +118,14 @@
         const values = mode < modes.length ? answer[modes[mode][0]] : undefined, bounds = mode < modes.length ? modes[mode][2] : [];
         answer.tokens.forEach((token, i) => {
           const span = make("span", "", token);
-          if (values && values[i] !== undefined) {
+          if (values && typeof values[i] === "number") {
             const size = Math.abs(values[i]), bin = bounds.findIndex((bound) => size <= bound);
             span.className = "t" + (bin < 0 ? bounds.length : bin);
-          }
+          } else if (bounds.length > 0) span.className = "unmeasured";
           const generated = answer.generated[i], difference = answer.differences && answer.differences[i];
           span.dataset.tip = [`token ${i}: ${JSON.stringify(token)}`,
             generated === undefined ? "" : `log-prob ${short(generated)} (probability ${short(Math.exp(generated))})`,
-            difference === undefined ? "" : `training minus generation: ${difference}`].filter(Boolean).join("\n");
+            typeof difference !== "number" ? (anyDifferences ? "training's log-prob was not measured" : "") : `training minus generation: ${difference}`].filter(Boolean).join("\n");
           body.append(span);
         });
         if (answer.cut > 0) body.append(make("span", "note", ` … (${answer.cut} more tokens)`));
@@ -129,18 +134,22 @@
       return row;
     };
     const groupView = (group) => {
-      const card = make("div", "card group");
+      const card = make("div", "card group"), mode = modeOf(group);
       for (const [role, text] of group.prompt) {
         const line = make("p", "question");
         line.append(make("span", "role", role || "prompt"), text);
         card.append(line);
       }
       if (group.label !== null) card.append(make("p", "note", "expected: " + group.label));
-      group.answers.forEach((answer) => card.append(answerView(answer)));
+      group.answers.forEach((answer) => card.append(answerView(answer, mode)));
+      if (mode < modes.length && mixed) card.append(make("p", "note", "token colour: " + modes[mode][1]));
       if (group.all > group.answers.length) card.append(make("p", "note", `${group.all - group.answers.length} more answers are left out`));
       return card;
     };
+    let mixed = false;
     const draw = () => {
+      const used = [...new Set(steps[step].groups.map(modeOf))].filter((mode) => mode < modes.length);
+      mixed = used.length > 1;
       const chooser = make("div", "chooser");
       chooser.append("step");
       steps.forEach((s, i) => {
@@ -152,17 +161,18 @@
       if (modes.length > 1) {
         chooser.append(make("span", "gap"), "colour by");
         modes.forEach(([, label], i) => {
-          const button = make("button", i === mode ? "on" : "", label);
+          const button = make("button", used.includes(i) ? "on" : "", label);
           button.type = "button";
-          button.addEventListener("click", () => { mode = i; draw(); });
+          button.addEventListener("click", () => { chosenMode = i; draw(); });
           chooser.append(button);
         });
       }
       const parts = [chooser];
-      if (modes.length > 0) {
+      for (const mode of used) {
         const [, label, bounds, words, most] = modes[mode], scale = make("div", "scale");
         scale.append("token colour: " + label);
         [...bounds.map(words), most].forEach((text, bin) => scale.append(make("i", "t" + bin, text)));
+        scale.append(make("i", "unmeasured", "not measured"));
         parts.push(scale);
       }
       browser.replaceChildren(...parts, ...steps[step].groups.map(groupView));
