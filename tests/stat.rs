@@ -84,7 +84,7 @@ fn page_has_tables_curves_and_outcome() {
     let output = stat(&[name(run.path())]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.starts_with("step  raw_reward    lr-pg_0\n   0      0.2500  2.000e-5\n"), "{text}");
-    for part in ["reward_mean by step", "reward_mean of held_out by version", "outcome: unfinished"] {
+    for part in ["rollout/raw_reward by step", "reward_mean of held_out by version", "outcome: unfinished"] {
         assert!(text.contains(part), "{text}");
     }
     let only = stat(&[name(run.path()), "--eval"]);

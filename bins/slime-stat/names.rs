@@ -46,7 +46,7 @@ pub const FIRST: [&str; 11] = [
     "train/staleness",
 ];
 
-/// The parts a step's time is made of, in their order; none contains another.
+/// The parts a step's time is made of, in their order; the first contains the last two, which [`phases`] takes out.
 pub const PHASES: [(&str, &str); 10] = [
     ("perf/train_wait_time", "wait for samples"),
     ("perf/data_preprocess_time", "read samples"),
@@ -73,6 +73,19 @@ pub fn number(numbers: &Numbers, name: &str) -> Option<f64> {
     numbers.get(older).and_then(Value::as_f64)
 }
 
+/// Label and seconds of each part of a step that the row tells, none twice.
+pub fn phases(numbers: &Numbers) -> Vec<(&'static str, f64)> {
+    let told = |name: &str| number(numbers, name).unwrap_or(0.0);
+    // The trainer hands over weights and writes checkpoints while it waits (`slime_metrics::names`).
+    let within_wait = told("perf/update_weights_time") + told("perf/save_model_time");
+    let part = |(name, label): &(&str, &'static str)| {
+        let seconds = number(numbers, name)?;
+        let within = if *name == "perf/train_wait_time" { within_wait } else { 0.0 };
+        Some((*label, (seconds - within).max(0.0)))
+    };
+    PHASES.iter().filter_map(part).collect()
+}
+
 /// The name of today of a number that any version wrote.
 pub fn today(name: &str) -> &str {
     match name {
@@ -96,6 +109,17 @@ pub fn is_trained(numbers: &Numbers) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lies_within_the_wait_is_told_once() {
+        let row = "{\"perf/step_time\":26.5,\"perf/train_wait_time\":6.5,\"perf/train_time\":20,\
+                   \"perf/actor_train_time\":19.5,\"perf/update_weights_time\":1.5,\"perf/save_model_time\":2}";
+        let parts = phases(&serde_json::from_str(row).unwrap());
+        let expected =
+            [("wait for samples", 3.0), ("train", 19.5), ("hand over weights", 1.5), ("save checkpoint", 2.0)];
+        assert_eq!(parts, expected);
+        assert!(parts.iter().map(|(_, seconds)| seconds).sum::<f64>() <= 26.5);
+    }
 
     #[test]
     fn older_names_are_found_under_todays() {

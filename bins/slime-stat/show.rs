@@ -90,7 +90,8 @@ fn page(metrics: &Metrics, summary: Option<&Summary>, only_eval: bool) -> String
     let mut text = String::new();
     if !only_eval {
         text += &write_table::steps(metrics);
-        text += &write_curves::curve("reward_mean by step", &metrics.series(names::REWARD));
+        let title = format!("{} by step", names::REWARD);
+        text += &write_curves::curve(&title, &metrics.series(names::REWARD));
     }
     text += &write_table::evals(metrics);
     for set in metrics.sets() {

@@ -162,7 +162,7 @@ fn roles(notes: &[Note], now: f64, is_running: bool) -> Vec<Role> {
     kinds.into_iter().map(role).collect()
 }
 
-/// The parts of each step that told how long it took: those of [`names::PHASES`], or in older runs every `<part>_s`.
+/// The parts of each step that told how long it took: those of [`names::phases`], or in older runs every `<part>_s`.
 fn phases(metrics: &Metrics) -> Option<Phases> {
     let mut phases = Phases::default();
     for numbers in metrics.steps.values() {
@@ -187,8 +187,7 @@ fn phases(metrics: &Metrics) -> Option<Phases> {
 /// Name and seconds of each part of a step.
 fn parts(numbers: &Numbers) -> Vec<(String, f64)> {
     if numbers.contains_key(names::STEP_TIME) {
-        let part = |(name, label): &(&str, &str)| Some(((*label).to_owned(), names::number(numbers, name)?));
-        return names::PHASES.iter().filter_map(part).collect();
+        return names::phases(numbers).into_iter().map(|(label, s)| (label.to_owned(), s)).collect();
     }
     let part = |(key, value): (&String, &Value)| {
         let is_part = key != "step_s" && !key.ends_with("_per_s");

@@ -25,7 +25,7 @@ fn todays_names_are_joined_and_reward_mean_is_added() {
     let text = String::from_utf8_lossy(&table.stdout);
     let head = text.lines().next().expect("a head");
     assert!(head.starts_with("step  raw_reward  reward_std") && !head.contains("reward_mean"), "{head}");
-    assert!(text.contains("reward_mean by step") && text.contains("outcome: done"), "{text}");
+    assert!(text.contains("rollout/raw_reward by step") && text.contains("outcome: done"), "{text}");
 }
 
 #[test]

@@ -116,8 +116,13 @@ fn phases(run: &Run, is_one_of_many: bool) -> Option<Chart> {
     }
     let mut rest: std::collections::BTreeMap<u64, f64> = total.iter().copied().collect();
     let mut series = Vec::new();
-    for (name, label) in PHASES {
-        let part: std::collections::BTreeMap<u64, f64> = run.metrics.series(name).into_iter().collect();
+    let told: Vec<(u64, Vec<(&str, f64)>)> =
+        run.metrics.steps.iter().map(|(step, numbers)| (*step, names::phases(numbers))).collect();
+    for (_, label) in PHASES {
+        let of_step = |(step, parts): &(u64, Vec<(&str, f64)>)| {
+            Some((*step, parts.iter().find(|(known, _)| *known == label)?.1))
+        };
+        let part: std::collections::BTreeMap<u64, f64> = told.iter().filter_map(of_step).collect();
         if part.is_empty() {
             continue;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use super::summary::duration;
-use crate::names::{PHASES, STEP_TIME, number};
+use crate::names::{STEP_TIME, number, phases};
 use crate::read_run::Run;
 use crate::read_trace::Trace;
 
@@ -150,8 +150,7 @@ fn told(run: &Run) -> Vec<Lane> {
         let seconds = number(numbers, STEP_TIME).unwrap_or(0.0);
         let end = at("train").unwrap_or(clock + seconds);
         let mut start = end - seconds;
-        for (name, label) in PHASES {
-            let Some(part) = number(numbers, name).filter(|part| *part > 0.0) else { continue };
+        for (label, part) in phases(numbers).into_iter().filter(|(_, part)| *part > 0.0) {
             let stop = (start + part).min(end);
             training.push(Stretch { name: label.to_owned(), start, end: stop, step: Some(*step) });
             start = stop;

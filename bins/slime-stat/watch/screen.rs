@@ -11,7 +11,7 @@ use ratatui::widgets::{
 
 use crate::axis::{Axis, Scale, short};
 use crate::downsample::downsample;
-use crate::names::{PHASES, REWARD, STEP_TIME, number};
+use crate::names::{REWARD, STEP_TIME, number, phases};
 use crate::read_engines::Engine;
 use crate::read_metrics::Metrics;
 use crate::read_steps::ShownGroup;
@@ -168,8 +168,7 @@ fn phase_bars(frame: &mut Frame, area: Rect, metrics: &Metrics) {
         return;
     };
     let total = number(numbers, STEP_TIME).unwrap_or(0.0).max(1e-9);
-    let mut parts: Vec<(&str, f64)> =
-        PHASES.iter().filter_map(|(name, label)| Some((*label, number(numbers, name)?))).collect();
+    let mut parts = phases(numbers);
     let rest = total - parts.iter().map(|(_, seconds)| seconds).sum::<f64>();
     if rest > 0.01 * total {
         parts.push(("everything else", rest));
