@@ -12,8 +12,9 @@ use crate::read_trace::Trace;
 /// Width of the picture in its own units.
 const WIDTH: f64 = 1000.0;
 const LANE: f64 = 30.0;
-/// Number of the grey among the colours.
-const IDLE: usize = 7;
+/// Colours for what is done, and greys for waiting and for what is not known.
+const NUM_COLORS: usize = 18;
+const NUM_GREYS: usize = 3;
 /// Stretches of one lane; more would be nearer to each other than pixels.
 const MAX_SPANS: usize = 900;
 
@@ -24,6 +25,8 @@ struct Stretch {
     start: f64,
     end: f64,
     step: Option<u64>,
+    /// How many spans it is made of.
+    num: usize,
 }
 
 /// All that one tool did.
@@ -49,14 +52,18 @@ pub fn section(run: &Run) -> Markup {
             names.push(&stretch.name);
         }
     }
-    let colors: BTreeMap<&str, usize> = colors(&names);
+    let colors = colors(&names);
     let height = LANE * lanes.len() as f64;
     let is_cut = is_long || run.traces.iter().any(|trace| trace.is_cut);
     html! {
         section #timeline {
             h2 { "Timeline" }
             p.explain {
-                @if is_traced { "What each tool did when, from its trace file. " }
+                @if is_traced { 
+                    "What each tool did when, from its trace file: one lane for each process, in which spans of one name that "
+                    "overlap (such as the samples of a replica) are one. "
+                    code { "slime-stat RUN --export trace:FILE" } " has each by itself. "
+                 }
                 @else { "What was done when, from the times that the steps tell. " }
                 @if is_cut { "Of a long run the end is shown. " }
                 span.screen { "Drag over a stretch to look at it closely, double-click to see all again." }
@@ -71,8 +78,8 @@ pub fn section(run: &Run) -> Markup {
                             @for (at, lane) in lanes.iter().enumerate() {
                                 @let y = LANE * at as f64;
                                 rect.track x="0" y=(y + 3.0) width=(WIDTH) height=(LANE - 6.0) {}
-                                @for s in &lane.stretches {
-                                    (bar(s, y, start, WIDTH / (end - start), colors.get(s.name.as_str()).copied()))
+                                @for s in long_first(&lane.stretches) {
+                                    (bar(s, y, start, WIDTH / (end - start), colors.get(s.name.as_str()).map_or("", String::as_str)))
                                 }
                             }
                         }
@@ -85,8 +92,8 @@ pub fn section(run: &Run) -> Markup {
                 }
                 p.axis-name { "time since the start of the first span" }
                 ul.legend {
-                    @for name in names.iter().take(16) {
-                        li { span class=(format!("key c{}", colors[name])) {} (name) }
+                    @for name in &names {
+                        li { span class=(format!("key {}", colors[name])) {} (name) }
                     }
                 }
             }
@@ -94,50 +101,84 @@ pub fn section(run: &Run) -> Markup {
     }
 }
 
-/// A colour for each name: grey for waiting and for what is not known, the others in turn.
-fn colors<'a>(names: &[&'a str]) -> BTreeMap<&'a str, usize> {
-    let is_idle = |name: &str| name.contains("wait") || name.contains("idle") || name == "everything else";
-    let busy = names.iter().filter(|name| !is_idle(name)).enumerate().map(|(at, name)| (*name, at % IDLE));
-    busy.chain(names.iter().filter(|name| is_idle(name)).map(|name| (*name, IDLE))).collect()
+/// The class of a colour for each name: grey for waiting and for what is not known; beyond the last they begin again,
+/// paler.
+fn colors<'a>(names: &[&'a str]) -> BTreeMap<&'a str, String> {
+    let is_idle = |name: &&str| {
+        ["wait", "idle", "queued"].iter().any(|word| name.contains(word)) || *name == "everything else"
+    };
+    let class = |kind: char, at: usize, num: usize| {
+        format!("{kind}{}{}", at % num, if at < num { "" } else { " pale" })
+    };
+    let (idle, busy): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| is_idle(name));
+    let busy = busy.into_iter().enumerate().map(|(at, name)| (name, class('s', at, NUM_COLORS)));
+    busy.chain(idle.into_iter().enumerate().map(|(at, name)| (name, class('i', at, NUM_GREYS)))).collect()
 }
 
-fn bar(stretch: &Stretch, y: f64, start: f64, scale: f64, color: Option<usize>) -> Markup {
+/// Long ones first, so that what lies within them is drawn over them.
+fn long_first(stretches: &[Stretch]) -> Vec<&Stretch> {
+    let mut sorted: Vec<&Stretch> = stretches.iter().collect();
+    sorted.sort_by(|a, b| (b.end - b.start).total_cmp(&(a.end - a.start)));
+    sorted
+}
+
+fn bar(stretch: &Stretch, y: f64, start: f64, scale: f64, color: &str) -> Markup {
     let seconds = stretch.end - stretch.start;
     let step = stretch.step.map(|step| format!(", step {step}")).unwrap_or_default();
+    let num = if stretch.num > 1 { format!(", {} spans", stretch.num) } else { String::new() };
     html! {
-        rect class=(format!("bar c{}", color.unwrap_or(IDLE)))
+        rect class=(format!("bar {color}"))
             x=(format!("{:.2}", (stretch.start - start) * scale)) y=(y + 3.0)
             width=(format!("{:.2}", (seconds * scale).max(0.4))) height=(LANE - 6.0) {
-            title { (stretch.name) (step) ": " (duration(seconds)) }
+            title { (stretch.name) (step) (num) ": " (duration(seconds)) }
         }
     }
 }
 
-/// The lanes of the trace files: one for each tool, or thread of it.
+/// The lanes of the trace files: one for each tool.
 fn traced(traces: &[Trace]) -> Vec<Lane> {
-    let mut lanes: BTreeMap<(String, u64), Vec<Stretch>> = BTreeMap::new();
+    let mut lanes: BTreeMap<(usize, &str), Vec<Stretch>> = BTreeMap::new();
     for trace in traces {
-        for span in &trace.spans {
+        let stretch = |span: &crate::read_trace::Span| {
             let start = span.start_us / 1e6;
-            lanes.entry((trace.role.clone(), span.tid)).or_default().push(Stretch {
-                name: span.name.clone(),
-                start,
-                end: start + span.dur_us / 1e6,
-                step: span.step,
-            });
+            Stretch { name: span.name.clone(), start, end: start + span.dur_us / 1e6, step: span.step, num: 1 }
+        };
+        let lane = lanes.entry((place(&trace.role), &trace.role)).or_default();
+        lane.extend(trace.spans.iter().map(stretch));
+    }
+    let lane = |((_, role), stretches): ((usize, &str), Vec<Stretch>)| Lane {
+        name: role.to_owned(),
+        stretches: folded(stretches),
+    };
+    lanes.into_iter().map(lane).collect()
+}
+
+/// Where a tool's lane stands.
+fn place(role: &str) -> usize {
+    let kinds = ["trainer", "builder", "replica", "reward"];
+    kinds.iter().position(|kind| role.starts_with(kind)).unwrap_or(kinds.len())
+}
+
+/// Spans of one name that overlap as one stretch, in the order of their start.
+fn folded(mut stretches: Vec<Stretch>) -> Vec<Stretch> {
+    stretches.sort_by(|a, b| a.start.total_cmp(&b.start));
+    let mut folded: Vec<Stretch> = Vec::new();
+    let mut open: BTreeMap<String, usize> = BTreeMap::new();
+    for stretch in stretches {
+        let last = open.get(&stretch.name).and_then(|at| folded.get_mut(*at));
+        match last.filter(|last| stretch.start < last.end) {
+            Some(last) => {
+                last.end = last.end.max(stretch.end);
+                last.step = last.step.filter(|step| Some(*step) == stretch.step);
+                last.num += 1;
+            }
+            None => {
+                open.insert(stretch.name.clone(), folded.len());
+                folded.push(stretch);
+            }
         }
     }
-    let num_threads = |role: &str| lanes.keys().filter(|(other, _)| other == role).count();
-    let names: Vec<String> = lanes
-        .keys()
-        .map(|(role, tid)| if num_threads(role) > 1 { format!("{role} · {tid}") } else { role.clone() })
-        .collect();
-    let sorted = |mut stretches: Vec<Stretch>| {
-        // Long ones first, so that what lies within them is drawn over them.
-        stretches.sort_by(|a, b| a.start.total_cmp(&b.start).then(b.end.total_cmp(&a.end)));
-        stretches
-    };
-    names.into_iter().zip(lanes.into_values()).map(|(name, s)| Lane { name, stretches: sorted(s) }).collect()
+    folded
 }
 
 /// The lanes that the times of the steps tell; steps without a time are laid end to end.
@@ -152,12 +193,12 @@ fn told(run: &Run) -> Vec<Lane> {
         let mut start = end - seconds;
         for (label, part) in phases(numbers).into_iter().filter(|(_, part)| *part > 0.0) {
             let stop = (start + part).min(end);
-            training.push(Stretch { name: label.to_owned(), start, end: stop, step: Some(*step) });
+            training.push(Stretch { name: label.to_owned(), start, end: stop, step: Some(*step), num: 1 });
             start = stop;
         }
         if end > start {
             // Older versions train at the end of a step and tell nothing of the rest.
-            training.push(Stretch { name: "everything else".to_owned(), start, end, step: Some(*step) });
+            training.push(Stretch { name: "everything else".to_owned(), start, end, step: Some(*step), num: 1 });
         }
         clock = end;
         if let (Some(end), Some(seconds)) = (at("rollout"), number(numbers, "perf/rollout_time")) {
@@ -166,6 +207,7 @@ fn told(run: &Run) -> Vec<Lane> {
                 start: end - seconds,
                 end,
                 step: Some(*step),
+                num: 1,
             });
         }
     }
@@ -192,10 +234,48 @@ mod tests {
     use super::*;
 
     #[test]
+    fn samples_of_a_replica_are_one_lane_and_the_trainer_is_first() {
+        let span = |name: &str, tid, start_us, dur_us| crate::read_trace::Span {
+            name: name.to_owned(),
+            start_us,
+            dur_us,
+            step: Some(3),
+            tid,
+        };
+        let trace = |role: &str, spans| Trace { role: role.to_owned(), spans, ..Trace::default() };
+        let samples = (10..74).map(|tid| span("decode", tid, 1e6 + f64::from(tid as u32), 2e6)).collect();
+        let roles = [("reward.0", vec![]), ("replica.0", samples), ("builder.0", vec![]), ("trainer.0", vec![])];
+        let lanes = traced(&roles.map(|(role, spans)| trace(role, spans)));
+        let names: Vec<&str> = lanes.iter().map(|lane| lane.name.as_str()).collect();
+        assert_eq!(names, ["trainer.0", "builder.0", "replica.0", "reward.0"]);
+        let [all] = lanes[2].stretches.as_slice() else { panic!("{lanes:?}") };
+        assert_eq!((all.num, all.step, all.start), (64, Some(3), 1.00001));
+        let apart = folded(traced(&[trace("replica.0", vec![span("a", 1, 0.0, 1e6), span("a", 1, 2e6, 1e6)])])
+            .remove(0)
+            .stretches);
+        assert_eq!(apart.len(), 2, "with a gap between them");
+    }
+
+    #[test]
+    fn every_name_has_its_own_colour() {
+        let names: Vec<String> = (0..18).map(|at| format!("n{at}")).collect();
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+        names.extend(["train_wait", "queued"]);
+        let mut classes: Vec<String> = colors(&names).into_values().collect();
+        classes.sort();
+        classes.dedup();
+        assert_eq!(classes.len(), 20);
+        for class in &classes {
+            let style = format!(".{class} {{ --c: #");
+            assert!(include_str!("style.css").contains(&style), "{style}");
+        }
+    }
+
+    #[test]
     fn of_many_stretches_the_end_is_shown_in_all_lanes() {
         let lane = |name: &str, every: usize| {
             let stretch =
-                |at| Stretch { name: "x".to_owned(), start: at as f64, end: at as f64 + 1.0, step: None };
+                |at| Stretch { name: "x".to_owned(), start: at as f64, end: at as f64 + 1.0, step: None, num: 1 };
             Lane { name: name.to_owned(), stretches: (0..5000).step_by(every).map(stretch).collect() }
         };
         let (lanes, is_cut) = end_of(vec![lane("busy", 1), lane("rare", 10)], 900);
