@@ -19,6 +19,7 @@ mod read_trace;
 mod read_warnings;
 mod report;
 mod show;
+mod standing;
 mod summarise;
 mod verdict;
 mod watch;

@@ -2,7 +2,8 @@
 
 use crate::names::REWARD;
 use crate::read_run::Run;
-use crate::read_warnings::{grouped, is_grave, title};
+use crate::read_warnings::{WarningGroup, grouped, is_grave, title};
+use crate::standing::{Standing, standing};
 
 /// A difference below this is no change, whatever the number of samples.
 const SMALL: f64 = 0.02;
@@ -170,7 +171,16 @@ pub fn judge(run: &Run) -> Verdict {
     let changes = changes(run);
     let (ending, state) = ending(run);
     let kinds = grouped(&run.warnings);
-    let has_grave = kinds.iter().any(|group| is_grave(&group.kind));
+    let mut kinds: Vec<(WarningGroup, Standing)> = kinds
+        .into_iter()
+        .map(|group| {
+            let standing = standing(&group, &run.metrics);
+            (group, standing)
+        })
+        .collect();
+    let is_over = |(_, standing): &(WarningGroup, Standing)| matches!(standing, Standing::Over(_));
+    kinds.sort_by_key(is_over);
+    let has_grave = kinds.iter().any(|kind| is_grave(&kind.0.kind) && !is_over(kind));
     let way = changes.first().map(Change::way);
     let is_full = changes.first().is_some_and(|change| change.from >= FULL && change.to >= FULL);
     let (tone, headline) = match (state, way) {
@@ -198,10 +208,19 @@ pub fn judge(run: &Run) -> Verdict {
     reasons.push(if kinds.is_empty() {
         "no warnings".to_owned()
     } else {
-        let words: Vec<String> = kinds.iter().map(|group| title(&group.kind).to_lowercase()).collect();
+        let words: Vec<String> = kinds.iter().map(|(group, standing)| warned(group, *standing)).collect();
         format!("warnings: {}", words.join(", "))
     });
     Verdict { tone, headline: headline.to_owned(), reasons: reasons.join("; ") }
+}
+
+/// Such as `many answers are cut off (over since step 7)`.
+fn warned(group: &WarningGroup, standing: Standing) -> String {
+    let title = title(&group.kind).to_lowercase();
+    match standing.words() {
+        words if words.is_empty() => title,
+        words => format!("{title} ({words})"),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -283,6 +302,36 @@ mod tests {
         assert!(!run(&[(0, 0.1), (4, 0.83), (8, 0.8)], &[], None).reasons.contains("best"));
         let training = run(&[], &[0.2, 0.5, 0.9], None);
         assert!(training.reasons.starts_with("training reward rose from 0.20 to 0.90 in 2 steps; "), "{training:?}");
+    }
+
+    #[test]
+    fn grave_warning_that_is_over_does_not_spoil_the_headline() {
+        let judged = |lengths: &[f64]| {
+            let folder = tempfile::tempdir().unwrap();
+            let metrics = folder.path().join("metrics");
+            fs::create_dir_all(folder.path().join("control")).unwrap();
+            fs::write(folder.path().join("control/done"), "").unwrap();
+            fs::create_dir(&metrics).unwrap();
+            let row = |(step, len): (usize, &f64)| {
+                let reward = step as f64 / 4.0;
+                format!(
+                    "{{\"step\":{step},\"train/loss\":0,\"rollout/raw_reward\":{reward},\
+                     \"rollout/response_lengths\":{len}}}\n"
+                )
+            };
+            let rows: String = lengths.iter().enumerate().map(row).collect();
+            fs::write(metrics.join("train.jsonl"), rows).unwrap();
+            let warning = "{\"step\":1,\"kind\":\"response_len_collapse\",\"value\":0.8,\"threshold\":0.7,\
+                           \"message\":\"shorter\"}\n";
+            fs::write(metrics.join("warnings.jsonl"), warning).unwrap();
+            judge(&read_run(folder.path().to_str().unwrap()).unwrap())
+        };
+        let still = judged(&[100.0, 20.0, 20.0, 20.0]);
+        assert_eq!(still.headline, "The run learned, but look at its warnings");
+        assert!(still.reasons.ends_with("answers have become much shorter (still so)"), "{still:?}");
+        let over = judged(&[100.0, 20.0, 60.0, 90.0]);
+        assert_eq!(over.headline, "The run worked");
+        assert!(over.reasons.ends_with("answers have become much shorter (over since step 2)"), "{over:?}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn page_says_whether_it_worked_and_why_and_has_all_parts_in_order() {
         &[
             "<h1>The run worked</h1>",
             "Held-out reward rose from 0.10 to 0.90 in 12 steps",
-            "finished; warnings: many answers are cut off.",
+            "finished; warnings: many answers are cut off (over since step 7).",
             "Key numbers",
             "<h2>Warnings</h2>",
             "12 % of the answers are cut off at the length limit",

@@ -7,6 +7,7 @@ use crate::axis::short;
 use crate::names::{REWARD, STEP_TIME};
 use crate::read_run::Run;
 use crate::read_warnings::{self, grouped, is_grave};
+use crate::standing::standing;
 use crate::verdict::{Tone, Verdict, changes};
 
 /// The verdict in words.
@@ -158,7 +159,11 @@ pub fn warnings(runs: &[Run]) -> Markup {
                 }
                 @for group in groups {
                     div.card.warning.grave[is_grave(&group.kind)] {
-                        h3 { (read_warnings::title(&group.kind)) }
+                        @let standing = standing(&group, &run.metrics).words();
+                        h3 {
+                            (read_warnings::title(&group.kind))
+                            @if !standing.is_empty() { span.standing { (standing) } }
+                        }
                         p {
                             @let (first, last) = group.steps;
                             @if group.count == 1 { "Step " (first) ": " } @else { (group.count) " times from step " (first) " to " (last) "; last: " }

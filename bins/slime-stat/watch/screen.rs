@@ -16,6 +16,7 @@ use crate::read_engines::Engine;
 use crate::read_metrics::Metrics;
 use crate::read_steps::ShownGroup;
 use crate::read_warnings::{Warning, grouped, is_grave, title};
+use crate::standing::standing;
 
 /// Points of a curve; a terminal has few columns.
 const NUM_BUCKETS: usize = 200;
@@ -73,7 +74,7 @@ pub fn draw(frame: &mut Frame, view: &View) {
             .areas(right);
     phase_bars(frame, phases, metrics);
     engine_table(frame, engines, &view.engines);
-    warning_list(frame, warnings, &view.warnings);
+    warning_list(frame, warnings, view);
     if has_room {
         sample_list(frame, bottom, &view.samples);
     }
@@ -212,11 +213,15 @@ fn engine_table(frame: &mut Frame, area: Rect, engines: &[Engine]) {
     frame.render_widget(table, area);
 }
 
-fn warning_list(frame: &mut Frame, area: Rect, warnings: &[Warning]) {
-    let groups = grouped(warnings);
+fn warning_list(frame: &mut Frame, area: Rect, view: &View) {
+    let groups = grouped(&view.warnings);
     let line = |group: &crate::read_warnings::WarningGroup| {
         let color = if is_grave(&group.kind) { Color::Red } else { Color::Yellow };
-        let said = format!(": step {}, {}", group.newest.step, clean(&group.newest.message));
+        let standing = match standing(group, &view.metrics).words() {
+            words if words.is_empty() => words,
+            words => format!(" ({words})"),
+        };
+        let said = format!("{standing}: step {}, {}", group.newest.step, clean(&group.newest.message));
         Line::from(vec![Span::styled(title(&group.kind), Style::new().fg(color)), Span::from(said)])
     };
     let lines: Vec<Line> =
