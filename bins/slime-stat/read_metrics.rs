@@ -16,6 +16,8 @@ pub type Numbers = Map<String, Value>;
 
 /// Files that tell about other things than steps; their own readers look at them.
 const OTHERS: [&str; 2] = ["engine-", "warnings"];
+/// Counts that a row names only where there is something to count.
+const COUNTS: [&str; 2] = ["rollout/zero_std/count_", "rollout/dynamic_filter/drop_"];
 /// Broken lines of a file that are told one by one.
 const MAX_TOLD: usize = 3;
 
@@ -196,10 +198,20 @@ impl Metrics {
         Ok(())
     }
 
-    /// One number of every step that has it, under its name of today.
+    /// One number of every step that has it, under its name of today; a count that the row does not name is 0.
     pub fn series(&self, name: &str) -> Vec<(u64, f64)> {
-        let steps = self.steps.iter();
-        steps.filter_map(|(step, numbers)| Some((*step, names::number(numbers, name)?))).collect()
+        let is_count = COUNTS.iter().any(|head| name.starts_with(head)) && self.tools.contains_key(name);
+        let value = |numbers: &Numbers| {
+            let unnamed = || (is_count && self.has_rollout_of(numbers, name)).then_some(0.0);
+            names::number(numbers, name).or_else(unnamed)
+        };
+        self.steps.iter().filter_map(|(step, numbers)| Some((*step, value(numbers)?))).collect()
+    }
+
+    /// Whether a row has other numbers of the rollout from the tool that tells `name`.
+    fn has_rollout_of(&self, numbers: &Numbers, name: &str) -> bool {
+        let tool = self.tools.get(name);
+        numbers.keys().any(|key| key.starts_with("rollout/") && self.tools.get(key) == tool)
     }
 
     /// One number of every evaluation of a set.
@@ -230,5 +242,21 @@ impl Metrics {
     /// How many steps were trained.
     pub fn num_trained(&self) -> u64 {
         self.steps.values().filter(|numbers| names::is_trained(numbers)).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn count_that_is_not_named_is_zero_where_the_rollout_told_anything() {
+        let text = "{\"step\":0,\"tool\":\"rollout\",\"rollout/zero_std_ratio\":0.5,\"rollout/zero_std/count_0.0\":3}\n\
+                    {\"step\":1,\"tool\":\"rollout\",\"rollout/zero_std_ratio\":0}\n\
+                    {\"step\":2,\"tool\":\"train\",\"rollout/raw_reward\":1}\n";
+        let metrics = read_lines(text, "stdin").unwrap();
+        assert_eq!(metrics.series("rollout/zero_std/count_0.0"), [(0, 3.0), (1, 0.0)]);
+        assert_eq!(metrics.series("rollout/zero_std/count_1.0"), []);
+        assert_eq!(metrics.series("rollout/raw_reward"), [(2, 1.0)]);
     }
 }

@@ -28,8 +28,7 @@ pub fn text(run: &Run) -> String {
     let mut names = run.metrics.names();
     names.sort_by_key(|name| (rank(name), *name));
     for name in names.into_iter().filter(|name| *name != "time") {
-        let mut values = run.metrics.steps.values().rev();
-        let newest = values.find_map(|numbers| numbers.get(name)?.as_f64());
+        let newest = run.metrics.series(name).last().map(|(_, value)| *value);
         let tool = run.metrics.tools.get(name).map_or("", String::as_str);
         if let Some(newest) = newest {
             let name = today(name);
