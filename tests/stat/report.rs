@@ -60,6 +60,8 @@ fn page_says_whether_it_worked_and_why_and_has_all_parts_in_order() {
             "Staleness",
             "Speed",
             "Time of a step",
+            "generation is the slower side, or that an evaluation ran",
+            "the KV cache or rollout.max_in_flight is the limit",
             "KV cache in use",
             "<h2>Timeline</h2>",
             "replica.0",

@@ -148,7 +148,7 @@ fn phases(run: &Run, is_one_of_many: bool) -> Option<Chart> {
             "Time of a step".to_owned()
         },
         explanation:
-            "Where the seconds of each step go. Waiting for samples means that generation is the slower side."
+            "Where the seconds of each step go. Waiting for samples means that generation is the slower side, or that an evaluation ran."
                 .to_owned(),
         y_label: "seconds".to_owned(),
         x_label: STEP,
@@ -175,7 +175,7 @@ fn engines(runs: &[Run]) -> Vec<Chart> {
         (
             "Queue of the replicas",
             "sequences",
-            "Answers that wait for room. A standing queue means that the KV cache is the limit.",
+            "Answers that wait for room. A standing queue means that the KV cache or rollout.max_in_flight is the limit.",
             |s| s.num_waiting,
         ),
         ("KV cache in use", "share", "How full the memory of attention is.", |s| s.kv_used),
