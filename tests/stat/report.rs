@@ -103,6 +103,32 @@ fn all_answers_of_an_evaluation_are_counted() {
 }
 
 #[test]
+fn flat_curves_say_why() {
+    let run = synthetic(|_| ());
+    let moving = page(&[run.path()]);
+    let reasons = [
+        "There is no reference in this run.",
+        "One optimizer step per rollout: nothing can be clipped.",
+        "A synchronous run: the staleness is 0.",
+    ];
+    assert!(reasons.iter().all(|reason| !moving.contains(reason)), "curves that move need no reason");
+    assert!(moving.contains("The schedule is constant."));
+    let path = run.path().join("metrics/train.jsonl");
+    let flat = |line: &str| {
+        let mut row: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        for name in ["train/pg_clipfrac", "train/ppo_kl", "train/staleness"] {
+            row[name] = 0.into();
+        }
+        row.as_object_mut().expect("an object").remove("train/kl_loss");
+        format!("{row}\n")
+    };
+    let text = fs::read_to_string(&path).expect("it is there");
+    fs::write(&path, text.lines().map(flat).collect::<String>()).expect("writable");
+    let flat = page(&[run.path()]);
+    in_order(&flat, &reasons);
+}
+
+#[test]
 fn page_needs_nothing_but_itself() {
     let run = synthetic(|_| ());
     let page = page(&[run.path()]);

@@ -37,6 +37,8 @@ pub struct Chart {
     pub title: String,
     /// One line about what it means.
     pub explanation: String,
+    /// Why it is flat or empty, where that is known.
+    pub note: Option<String>,
     /// What is drawn upwards, with its unit.
     pub y_label: String,
     /// What is drawn to the right.
@@ -55,6 +57,11 @@ pub struct Chart {
 struct Frame {
     x: Axis,
     y: Axis,
+}
+
+/// Whether steps, versions and groups can be so many.
+fn is_count(value: f64) -> bool {
+    value >= 0.0 && value.fract() == 0.0
 }
 
 impl Frame {
@@ -76,12 +83,26 @@ impl Frame {
             y1 = 1.0;
         }
         let mut x = Axis::new(x0, x1, Scale::Linear, 6);
-        // The curve fills the width; only the marks are round.
-        if x1 > x0 {
+        if chart.is_stacked {
+            // A bar's middle stands over its step, so the axis has half a bar beyond the first and the last.
+            let num = chart.series.iter().map(|series| series.buckets.len()).max().unwrap_or(0);
+            let (x0, x1) = (least(&mut buckets().map(|b| b.at)), x1);
+            let half = if num > 1 { (x1 - x0) / (num - 1) as f64 / 2.0 } else { 0.5 };
+            (x.low, x.high) = (x0 - half, x1 + half);
+        } else if x1 > x0 {
+            // The curve fills the width; only the marks are round.
             (x.low, x.high) = (x0, x1);
-            x.marks.retain(|mark| (x0..=x1).contains(mark));
         }
-        Self { x, y: Axis::new(y0, y1, chart.scale, 4) }
+        let mut y = Axis::new(y0, y1, chart.scale, 4);
+        let is_seen = |mark: &f64| (x.low..=x.high).contains(mark);
+        x.marks = x.marks.iter().copied().filter(is_seen).collect();
+        if ["training step", "policy version"].contains(&chart.x_label) {
+            x.marks.retain(|mark| is_count(*mark));
+        }
+        if ["versions", "groups"].contains(&chart.y_label.as_str()) {
+            y.marks.retain(|mark| is_count(*mark));
+        }
+        Self { x, y }
     }
 
     fn x(&self, value: f64) -> f64 {
@@ -108,7 +129,10 @@ impl Chart {
             figure.card.chart {
                 figcaption {
                     h3 { (self.title) }
-                    p.explain { (self.explanation) }
+                    p.explain {
+                        (self.explanation)
+                        @if let Some(note) = &self.note { " " b { (note) } }
+                    }
                 }
                 svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(summary) {
                     (grid(&frame))
@@ -198,7 +222,7 @@ fn stack(frame: &Frame, series: &[&Series]) -> Markup {
             let bar = |(at, b): (usize, &Bucket)| {
                 let (from, to) = (frame.y(floor[at]), frame.y(floor[at] + b.mean));
                 floor[at] += b.mean;
-                let x = LEFT + at as f64 * width + gap / 2.0;
+                let x = frame.x(b.at) - (width - gap) / 2.0;
                 format!("M{x:.1} {from:.1}h{:.2}V{to:.1}h-{:.2}z", width - gap, width - gap)
             };
             (s.color, s.buckets.iter().enumerate().map(bar).collect())
@@ -258,7 +282,8 @@ mod tests {
             title: "Reward".to_owned(),
             explanation: "more is better".to_owned(),
             y_label: "reward".to_owned(),
-            x_label: "step",
+            x_label: "training step",
+            note: None,
             scale: Scale::Linear,
             from_zero: true,
             is_stacked,
@@ -284,5 +309,21 @@ mod tests {
         // Both reach 2 together: the first ends in the middle, where the second begins.
         assert!(svg.contains("V105.0") && svg.contains(" 105.0h"), "{svg}");
         assert!(chart(&[], false).is_empty());
+    }
+
+    #[test]
+    fn bars_stand_over_their_ticks_and_steps_are_whole() {
+        let svg = chart(&[(0.0, 1.0), (1.0, 1.0), (2.0, 1.0)], true);
+        let width = (RIGHT - LEFT) / 3.0;
+        for step in 0..3 {
+            let middle = LEFT + (f64::from(step) + 0.5) * width;
+            let tick = format!(
+                "<text class=\"mark\" x=\"{middle:.1}\" y=\"211\" text-anchor=\"middle\">{step}</text>"
+            );
+            assert!(svg.contains(&tick), "{tick} in {svg}");
+            let bar = format!("M{:.1} 196.0h{:.2}V", middle - width * 0.425, width * 0.85);
+            assert!(svg.contains(&bar), "{bar} in {svg}");
+        }
+        assert!(!svg.contains("y=\"211\" text-anchor=\"middle\">0.5"), "half a step");
     }
 }

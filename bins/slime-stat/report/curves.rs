@@ -74,6 +74,7 @@ fn chart(runs: &[Run], plan: &Plan) -> Chart {
     Chart {
         title: plan.title.to_owned(),
         explanation: plan.explanation.to_owned(),
+        note: if let [run] = runs { why_flat(run, plan.title, &series) } else { None },
         y_label: plan.y_label.to_owned(),
         x_label: STEP,
         scale: plan.scale,
@@ -81,6 +82,34 @@ fn chart(runs: &[Run], plan: &Plan) -> Chart {
         is_stacked: false,
         series,
     }
+}
+
+/// Why a chart shows nothing but a level or lacks a line, as far as the run's settings tell.
+fn why_flat(run: &Run, title: &str, series: &[Series]) -> Option<String> {
+    let config = run.config.as_ref()?;
+    let is_zero = series.iter().all(|line| line.buckets.iter().all(|b| b.low == 0.0 && b.high == 0.0));
+    let is_level = series.iter().all(|line| {
+        line.buckets.iter().all(|b| Some((b.low, b.high)) == line.buckets.first().map(|b| (b.low, b.low)))
+    });
+    let once = config.batch().is_ok_and(|batch| batch.num_steps_per_rollout == 1);
+    let words = match title {
+        "Distance to the reference and the old policy" => {
+            let lacks_reference = run.metrics.series("train/kl_loss").iter().all(|(_, value)| *value == 0.0);
+            let reference = lacks_reference.then_some("There is no reference in this run.");
+            let old = (once && is_zero)
+                .then_some("One optimizer step per rollout starts at the old policy, so its distance is 0.");
+            let words: Vec<&str> = reference.into_iter().chain(old).collect();
+            return (!words.is_empty()).then(|| words.join(" "));
+        }
+        "Clipped tokens" if once && is_zero => "One optimizer step per rollout: nothing can be clipped.",
+        "Staleness" if config.run.max_staleness == 0 && is_zero => "A synchronous run: the staleness is 0.",
+        "Importance ratios" if once && is_level => "One optimizer step per rollout: both policies agree.",
+        "Learning rate" if config.train.schedule == slime_config::Schedule::Constant && is_level => {
+            "The schedule is constant."
+        }
+        _ => return None,
+    };
+    Some(words.to_owned())
 }
 
 fn evaluations(runs: &[Run], key: &str, title: &str, y_label: &str, explanation: &str) -> Chart {
@@ -99,6 +128,7 @@ fn evaluations(runs: &[Run], key: &str, title: &str, y_label: &str, explanation:
     Chart {
         title: title.to_owned(),
         explanation: explanation.to_owned(),
+        note: None,
         y_label: y_label.to_owned(),
         x_label: "policy version",
         scale: Scale::Linear,
@@ -150,6 +180,7 @@ fn phases(run: &Run, is_one_of_many: bool) -> Option<Chart> {
         explanation:
             "Where the seconds of each step go. Waiting for samples means that generation is the slower side, or that an evaluation ran."
                 .to_owned(),
+        note: None,
         y_label: "seconds".to_owned(),
         x_label: STEP,
         scale: Scale::Linear,
@@ -205,6 +236,7 @@ fn engines(runs: &[Run]) -> Vec<Chart> {
         Chart {
             title: title.to_owned(),
             explanation: explanation.to_owned(),
+            note: None,
             y_label: y_label.to_owned(),
             x_label: "minutes since the start",
             scale: Scale::Linear,
