@@ -115,8 +115,12 @@ mod tests {
         let row = "{\"perf/step_time\":26.5,\"perf/train_wait_time\":6.5,\"perf/train_time\":20,\
                    \"perf/actor_train_time\":19.5,\"perf/update_weights_time\":1.5,\"perf/save_model_time\":2}";
         let parts = phases(&serde_json::from_str(row).unwrap());
-        let expected =
-            [("wait for samples", 3.0), ("train", 19.5), ("hand over weights", 1.5), ("save checkpoint", 2.0)];
+        let expected = [
+            ("wait for samples", 3.0),
+            ("train", 19.5),
+            ("hand over weights", 1.5),
+            ("save checkpoint", 2.0),
+        ];
         assert_eq!(parts, expected);
         assert!(parts.iter().map(|(_, seconds)| seconds).sum::<f64>() <= 26.5);
     }

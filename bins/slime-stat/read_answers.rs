@@ -73,7 +73,8 @@ pub fn read_answers(run: &str, set: &str) -> Result<Answers, Failure> {
     let mut rows = Vec::new();
     for (id, old) in &before {
         let Some((_, new)) = after.iter().find(|(other, _)| other == id) else { continue };
-        let right = |all: &[&(Sample, f32)]| (all.iter().filter(|(_, reward)| *reward > 0.0).count(), all.len());
+        let right =
+            |all: &[&(Sample, f32)]| (all.iter().filter(|(_, reward)| *reward > 0.0).count(), all.len());
         let first = |all: &[&(Sample, f32)]| (all[0].0.response.clone(), all[0].1);
         rows.push(Answer {
             question: question(&old[0].0.prompt),

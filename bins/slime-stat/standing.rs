@@ -46,7 +46,9 @@ pub fn standing(group: &WarningGroup, metrics: &Metrics) -> Standing {
         "truncation" => level(&metrics.series("rollout/truncated"), warning.step, threshold),
         "mismatch_rise" => {
             let series = metrics.series("train/train_rollout_logprob_abs_diff");
-            let Some(then) = at(&series, warning.step).filter(|_| value > 0.0) else { return Standing::Untold };
+            let Some(then) = at(&series, warning.step).filter(|_| value > 0.0) else {
+                return Standing::Untold;
+            };
             let bound = then / value * threshold;
             since(series.iter().map(|(step, now)| (*step, *now >= bound)), warning.step)
         }
@@ -124,7 +126,10 @@ mod tests {
         assert_eq!(truncation(&[]), Standing::Untold);
         // From 2.0 to 0.2 is 90 % where 80 % is too much: 0.4 is the bound, however long ago 2.0 was.
         let entropy = |values: &[f64]| of("entropy_collapse", 1, 0.9, 0.8, "train/entropy_loss", values);
-        assert_eq!(entropy(&[2.0, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3]), Standing::Still);
+        assert_eq!(
+            entropy(&[2.0, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3]),
+            Standing::Still
+        );
         assert_eq!(entropy(&[2.0, 0.2, 0.3, 0.5]), Standing::Over(3));
         let name = "train/train_rollout_logprob_abs_diff";
         assert_eq!(of("mismatch_rise", 1, 4.0, 3.0, name, &[0.1, 0.4, 0.35, 0.29]), Standing::Over(3));

@@ -301,7 +301,10 @@ mod tests {
         assert!(lower.reasons.contains(said), "{lower:?}");
         assert!(!run(&[(0, 0.1), (4, 0.83), (8, 0.8)], &[], None).reasons.contains("best"));
         let training = run(&[], &[0.2, 0.5, 0.9], None);
-        assert!(training.reasons.starts_with("training reward rose from 0.20 to 0.90 in 2 steps; "), "{training:?}");
+        assert!(
+            training.reasons.starts_with("training reward rose from 0.20 to 0.90 in 2 steps; "),
+            "{training:?}"
+        );
     }
 
     #[test]

@@ -59,8 +59,14 @@ mod tests {
     #[test]
     fn answers_stand_side_by_side_with_their_marks() {
         let responses = [("about\n12".to_owned(), 0.0), ("11".to_owned(), 1.0)];
-        let answer = Answer { question: "Compute 3 + 8.".to_owned(), label: "11".to_owned(), responses, num_right: [(0, 1), (1, 1)] };
-        let text = answers(&Answers { set: "greedy".to_owned(), versions: [0, 8], rows: vec![answer.clone()] });
+        let answer = Answer {
+            question: "Compute 3 + 8.".to_owned(),
+            label: "11".to_owned(),
+            responses,
+            num_right: [(0, 1), (1, 1)],
+        };
+        let text =
+            answers(&Answers { set: "greedy".to_owned(), versions: [0, 8], rows: vec![answer.clone()] });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "question        expected  version 0   version 8");
         assert_eq!(lines[2], "Compute 3 + 8.  11        - about 12  + 11");

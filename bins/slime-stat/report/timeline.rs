@@ -59,7 +59,7 @@ pub fn section(run: &Run) -> Markup {
         section #timeline {
             h2 { "Timeline" }
             p.explain {
-                @if is_traced { 
+                @if is_traced {
                     "What each tool did when, from its trace file: one lane for each process, in which spans of one name that "
                     "overlap (such as the samples of a replica) are one. "
                     code { "slime-stat RUN --export trace:FILE" } " has each by itself. "
@@ -141,7 +141,13 @@ fn traced(traces: &[Trace]) -> Vec<Lane> {
     for trace in traces {
         let stretch = |span: &crate::read_trace::Span| {
             let start = span.start_us / 1e6;
-            Stretch { name: span.name.clone(), start, end: start + span.dur_us / 1e6, step: span.step, num: 1 }
+            Stretch {
+                name: span.name.clone(),
+                start,
+                end: start + span.dur_us / 1e6,
+                step: span.step,
+                num: 1,
+            }
         };
         let lane = lanes.entry((place(&trace.role), &trace.role)).or_default();
         lane.extend(trace.spans.iter().map(stretch));
@@ -198,7 +204,13 @@ fn told(run: &Run) -> Vec<Lane> {
         }
         if end > start {
             // Older versions train at the end of a step and tell nothing of the rest.
-            training.push(Stretch { name: "everything else".to_owned(), start, end, step: Some(*step), num: 1 });
+            training.push(Stretch {
+                name: "everything else".to_owned(),
+                start,
+                end,
+                step: Some(*step),
+                num: 1,
+            });
         }
         clock = end;
         if let (Some(end), Some(seconds)) = (at("rollout"), number(numbers, "perf/rollout_time")) {
@@ -244,15 +256,18 @@ mod tests {
         };
         let trace = |role: &str, spans| Trace { role: role.to_owned(), spans, ..Trace::default() };
         let samples = (10..74).map(|tid| span("decode", tid, 1e6 + f64::from(tid as u32), 2e6)).collect();
-        let roles = [("reward.0", vec![]), ("replica.0", samples), ("builder.0", vec![]), ("trainer.0", vec![])];
+        let roles =
+            [("reward.0", vec![]), ("replica.0", samples), ("builder.0", vec![]), ("trainer.0", vec![])];
         let lanes = traced(&roles.map(|(role, spans)| trace(role, spans)));
         let names: Vec<&str> = lanes.iter().map(|lane| lane.name.as_str()).collect();
         assert_eq!(names, ["trainer.0", "builder.0", "replica.0", "reward.0"]);
         let [all] = lanes[2].stretches.as_slice() else { panic!("{lanes:?}") };
         assert_eq!((all.num, all.step, all.start), (64, Some(3), 1.00001));
-        let apart = folded(traced(&[trace("replica.0", vec![span("a", 1, 0.0, 1e6), span("a", 1, 2e6, 1e6)])])
-            .remove(0)
-            .stretches);
+        let apart = folded(
+            traced(&[trace("replica.0", vec![span("a", 1, 0.0, 1e6), span("a", 1, 2e6, 1e6)])])
+                .remove(0)
+                .stretches,
+        );
         assert_eq!(apart.len(), 2, "with a gap between them");
     }
 
@@ -274,8 +289,13 @@ mod tests {
     #[test]
     fn of_many_stretches_the_end_is_shown_in_all_lanes() {
         let lane = |name: &str, every: usize| {
-            let stretch =
-                |at| Stretch { name: "x".to_owned(), start: at as f64, end: at as f64 + 1.0, step: None, num: 1 };
+            let stretch = |at| Stretch {
+                name: "x".to_owned(),
+                start: at as f64,
+                end: at as f64 + 1.0,
+                step: None,
+                num: 1,
+            };
             Lane { name: name.to_owned(), stretches: (0..5000).step_by(every).map(stretch).collect() }
         };
         let (lanes, is_cut) = end_of(vec![lane("busy", 1), lane("rare", 10)], 900);
