@@ -130,6 +130,15 @@ fn prometheus_gets_the_newest_values_under_legal_names() {
         text.contains("slime_step{run=\"run\"} 11\n") && text.contains("slime_done{run=\"run\"} 1\n"),
         "{text}"
     );
+    for help in [
+        "# HELP slime_train_entropy_loss entropy of the policy, with the reducer's denominator (nats)\n",
+        "# HELP slime_rollout_raw_reward mean reward of the samples\n",
+        "# HELP slime_eval_response_len_mean mean length of responses (tokens)\n",
+        "# HELP slime_rollout_zero_std_count_1 committed groups whose rewards are all this",
+        "# HELP slime_engine_version version of a replica\n",
+    ] {
+        assert!(text.contains(help), "{help} in {text}");
+    }
     // The rules of the format: HELP, TYPE, then the values of that name; names of letters, digits and underscores.
     let (mut known, mut seen) = (String::new(), BTreeSet::new());
     for line in text.lines() {
@@ -163,7 +172,9 @@ fn trace_is_one_array_with_names() {
     assert_eq!(processes, [&json!("replica.0 (000001)"), &json!("trainer.0 (000001)")]);
     let spans = |pid: u64| events.iter().filter(|e| e["ph"] == "X" && e["pid"] == pid).count();
     assert_eq!((spans(1), spans(2)), (24, 48), "the torn last line is left out");
-    assert!(events.iter().any(|event| event["name"] == "thread_name"));
+    let threads: Vec<&Value> =
+        events.iter().filter(|e| e["name"] == "thread_name").map(|e| &e["args"]["name"]).collect();
+    assert_eq!(threads, [&json!("main"), &json!("main")], "each is named once, as its tool did");
 }
 
 #[test]

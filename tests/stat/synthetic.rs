@@ -316,7 +316,11 @@ impl Synthetic {
 
     /// Traces as running tools leave them: without the end of the array.
     fn write_traces(&self, run: &Path) {
-        let (mut trainer, mut replica) = ("[\n".to_owned(), "[\n".to_owned());
+        let head = |role: &str| {
+            let name = |kind: &str, name: &str| json!({"ph": "M", "name": kind, "pid": 4, "tid": 1, "args": {"name": name}});
+            format!("[\n{},\n{},\n", name("process_name", role), name("thread_name", "main"))
+        };
+        let (mut trainer, mut replica) = (head("trainer.0"), head("replica.0"));
         for step in 0..self.num_steps {
             let start = (START + 20.0 * step as f64) * 1e6;
             let span = |text: &mut String, name: &str, from: f64, seconds: f64| {

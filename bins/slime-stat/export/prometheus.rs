@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use slime_metrics::names::{self, EVALUATION, Name};
 use slime_metrics::prometheus::{escaped, metric};
 
 use crate::names::{rank, today};
@@ -32,7 +33,12 @@ pub fn text(run: &Run) -> String {
         let tool = run.metrics.tools.get(name).map_or("", String::as_str);
         if let Some(newest) = newest {
             let name = today(name);
-            add(name, format!("{name} of the newest step that has it."), &[("tool", tool)], newest);
+            add(
+                name,
+                help(names::find(name), name, "of the newest step that has it"),
+                &[("tool", tool)],
+                newest,
+            );
         }
     }
     if let Some(step) = run.metrics.steps.keys().last() {
@@ -42,7 +48,8 @@ pub fn text(run: &Run) -> String {
     for ((version, set), numbers) in &newest_evals(run) {
         add("eval_version", "The version evaluated last.".to_owned(), &[("set", set)], *version as f64);
         for (name, value) in numbers.iter().filter(|(name, _)| *name != "time") {
-            let help = format!("{name} of the newest evaluation of a set.");
+            let known = names::find_in(EVALUATION, name);
+            let help = help(known, name, "of the newest evaluation of a set");
             add(&format!("eval_{name}"), help, &[("set", set)], value.as_f64().unwrap_or(f64::NAN));
         }
     }
@@ -57,7 +64,8 @@ pub fn text(run: &Run) -> String {
             ("busy", state.busy),
             ("version", state.version),
         ] {
-            add(&format!("engine_{name}"), format!("{name} of a replica."), &[("tool", &tool)], value);
+            let help = help(names::find_in(names::ENGINE, name), name, "of a replica");
+            add(&format!("engine_{name}"), help, &[("tool", &tool)], value);
         }
     }
     for group in crate::read_warnings::grouped(&run.warnings) {
@@ -73,6 +81,15 @@ pub fn text(run: &Run) -> String {
         format!("# HELP {name} {help}\n# TYPE {name} gauge\n{values}")
     };
     families.into_iter().map(family).collect()
+}
+
+/// Meaning and unit of a known number; else its name and what it is `of`.
+fn help(known: Option<&Name>, name: &str, of: &str) -> String {
+    match known {
+        Some(Name { unit: "", meaning, .. }) => (*meaning).to_owned(),
+        Some(Name { unit, meaning, .. }) => format!("{meaning} ({unit})"),
+        None => format!("{name} {of}"),
+    }
 }
 
 /// The newest evaluation of each set.

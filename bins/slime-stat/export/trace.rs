@@ -38,7 +38,13 @@ pub fn write(run: &Run, path: &str) -> Result<(), Failure> {
         for mut event in events {
             let tid = event.get("tid").and_then(Value::as_u64).unwrap_or(0);
             let is_name = event.get("ph").and_then(Value::as_str) == Some("M");
-            if !is_name && threads.insert(tid) {
+            let kind = event.get("name").and_then(Value::as_str).unwrap_or_default();
+            if is_name && kind.starts_with("process_") {
+                // Its name and place are those above.
+                continue;
+            } else if is_name && kind == "thread_name" {
+                threads.insert(tid);
+            } else if !is_name && threads.insert(tid) {
                 lines.push(meta("thread_name", pid, tid, &json!({"name": format!("{role} {tid}")})));
             }
             event.insert("pid".to_owned(), json!(pid));
