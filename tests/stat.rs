@@ -83,22 +83,28 @@ fn page_has_tables_curves_and_outcome() {
     let run = run_with(TRAIN, EVAL);
     let output = stat(&[name(run.path())]);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.starts_with("step  raw_reward    lr-pg_0\n   0      0.2500  2.000e-5\n"), "{text}");
+    assert!(text.starts_with("step  raw_reward   lr-pg_0\n   0      0.2500  2.000e-5\n"), "{text}");
     for part in ["rollout/raw_reward by step", "reward_mean of held_out by version", "outcome: unfinished"] {
         assert!(text.contains(part), "{text}");
     }
+    let old = run_with("{\"step\":0,\"reward_mean\":0.1}\n{\"step\":1,\"reward_mean\":0.3}\n", "");
+    let output = stat(&[name(old.path())]);
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("\nreward_mean by step"),
+        "its own name: {output:?}"
+    );
     let only = stat(&[name(run.path()), "--eval"]);
     assert!(String::from_utf8_lossy(&only.stdout).starts_with("version       set"), "{only:?}");
 }
 
 #[test]
 fn narrow_terminals_are_told_what_is_left_out() {
-    let wide: Vec<String> = (0..20).map(|i| format!("\"some_long_name_{i:02}\":{i}")).collect();
+    let wide: Vec<String> = (0..12).map(|i| format!("\"some_long_name_{i:02}\":{i}")).collect();
     let run = run_with(&format!("{{\"step\":0,\"reward_mean\":0.5,{}}}\n", wide.join(",")), "");
     let output = stat(&[name(run.path())]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.lines().next().is_some_and(|line| line.chars().count() <= 80), "{text}");
-    assert!(text.contains("--json also has") && text.contains("some_long_name_19"), "{text}");
+    assert!(text.contains("--json also has") && text.contains("some_long_name_11"), "{text}");
 }
 
 #[test]

@@ -90,7 +90,9 @@ fn page(metrics: &Metrics, summary: Option<&Summary>, only_eval: bool) -> String
     let mut text = String::new();
     if !only_eval {
         text += &write_table::steps(metrics);
-        let title = format!("{} by step", names::REWARD);
+        let is_of_today = metrics.steps.values().any(|numbers| numbers.contains_key(names::REWARD));
+        let name = if is_of_today { names::REWARD } else { names::REWARD_MEAN };
+        let title = format!("{name} by step");
         text += &write_curves::curve(&title, &metrics.series(names::REWARD));
     }
     text += &write_table::evals(metrics);
