@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 use slime_config::{RunDir, paths};
@@ -77,7 +78,8 @@ pub fn first_kept_step(run_dir: &RunDir) -> u64 {
 /// The step of a segment's path.
 fn step_of(path: &str) -> Option<u64> {
     let (folder, file) = path.strip_prefix(paths::ROLLOUT)?.strip_prefix('/')?.split_once('/')?;
-    file.ends_with(".arrow").then(|| paths::parse_number(folder)).flatten()
+    let is_segment = Path::new(file).extension().is_some_and(|extension| extension == "arrow");
+    is_segment.then(|| paths::parse_number(folder)).flatten()
 }
 
 /// The tokenizer of the run: that of its newest weights, or of the model it began with.

@@ -42,7 +42,8 @@ pub fn write(run: &Run, path: &str) -> Result<(), Failure> {
             if is_name && kind.starts_with("process_") {
                 // Its name and place are those above.
                 continue;
-            } else if is_name && kind == "thread_name" {
+            }
+            if is_name && kind == "thread_name" {
                 threads.insert(tid);
             } else if !is_name && threads.insert(tid) {
                 lines.push(meta("thread_name", pid, tid, &json!({"name": format!("{role} {tid}")})));

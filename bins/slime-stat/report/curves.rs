@@ -153,7 +153,7 @@ fn phases(run: &Run, is_one_of_many: bool) -> Option<Chart> {
             Some((*step, parts.iter().find(|(known, _)| *known == label)?.1))
         };
         let part: std::collections::BTreeMap<u64, f64> = told.iter().filter_map(of_step).collect();
-        if part.is_empty() {
+        if part.values().all(|seconds| *seconds == 0.0) {
             continue;
         }
         let values: Vec<(u64, f64)> =
