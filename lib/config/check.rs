@@ -1,6 +1,6 @@
 //! The rules between values: ranges, staleness and publication, order, evaluation, checkpoints.
 
-use crate::data::Data;
+use crate::data::{Data, Eval, Split};
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
 use crate::run::Order;
@@ -152,6 +152,12 @@ fn evaluation(config: &RunConfig) -> Result<()> {
             return Err(Error::value(&section, "a name of letters, digits, _ and -", format!("\"{name}\"")));
         }
         one_source(&section, set.prompts.as_deref(), set.environment.as_deref())?;
+        if set.split == Split::HeldOut && asks_training_prompts(&config.data, set) {
+            return Err(Error::Conflict(format!(
+                "[{section}] has no prompts of its own, so it would ask those of training and call them held out\nhint: \
+                 {section}.prompts = \"FILE\", or {section}.split = \"train\" where that is what is meant"
+            )));
+        }
         at_least_one(&format!("{section}.interval"), set.interval)?;
         at_least_one(&format!("{section}.num_prompts"), set.num_prompts)?;
         at_least_one(&format!("{section}.n_samples_per_prompt"), u64::from(set.n_samples_per_prompt))?;
@@ -166,6 +172,13 @@ fn evaluation(config: &RunConfig) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Files have no part that training never sees, as environments have.
+fn asks_training_prompts(data: &Data, set: &Eval) -> bool {
+    let has_own = set.prompts.is_some() || set.environment.is_some();
+    let from_files = data.prompts.is_some() || !data.source.is_empty();
+    !has_own && from_files
 }
 
 fn metrics(config: &RunConfig) -> Result<()> {
@@ -217,6 +230,18 @@ mod tests {
 
     fn refusal(text: &str) -> String {
         parse(text, "run.toml", &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn files_have_no_held_out_part() {
+        let with = |set: &str| format!("[data]\nprompts = \"a.jsonl\"\n[eval.test]\n{set}");
+        assert!(refusal(&with("num_prompts = 3\n")).starts_with("[eval.test] has no prompts of its own"));
+        let mixed = "[[data.source]]\npath = \"a.jsonl\"\nweight = 1.0\n[eval.test]\nsplit = \"held_out\"\n";
+        assert!(refusal(mixed).contains("eval.test.prompts = \"FILE\""));
+        for set in ["prompts = \"b.jsonl\"\n", "split = \"train\"\n", "environment = \"arithmetic\"\n"] {
+            let parsed = parse(&with(set), "run.toml", &[]).unwrap();
+            assert!(parsed.warnings().is_empty(), "{set}");
+        }
     }
 
     #[test]

@@ -46,7 +46,9 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
         let inherits = set.prompts.is_none() && set.environment.is_none() && from_environment;
         for key in ["difficulty", "split"] {
             let is_chosen = config.chosen.contains(&format!("eval.{name}.{key}"));
-            if is_chosen && set.environment.is_none() && !inherits {
+            // A set without prompts of its own says with its split that it means those of training.
+            let is_read = key == "split" && set.prompts.is_none();
+            if is_chosen && set.environment.is_none() && !inherits && !is_read {
                 found.push(format!("eval.{name}.{key} has no effect: its prompts come from a file"));
             }
         }

@@ -37,7 +37,7 @@ pub trait PromptSource: Send + Sync {
 }
 
 /// The names [`environment`] knows.
-pub const ENVIRONMENTS: [&str; 1] = ["arithmetic"];
+pub const ENVIRONMENTS: &[&str] = &["arithmetic"];
 
 /// Opens an environment by name.
 ///
@@ -52,17 +52,29 @@ pub fn environment(name: &str, difficulty: u64, split: Split, seed: u64) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn every_named_environment_opens_and_others_are_refused_with_the_names() {
         for name in ENVIRONMENTS {
-            assert!(environment(name, 10, Split::Train, 1).unwrap().prompt(0).is_ok());
+            let all = |split| {
+                let source = environment(name, 10, split, 1).unwrap();
+                (0..200).map(|at| source.prompt(at).unwrap().prompt).collect::<BTreeSet<_>>()
+            };
+            assert!(
+                all(Split::Train).is_disjoint(&all(Split::HeldOut)),
+                "{name}: held out prompts are trained"
+            );
         }
         let error = environment("chess", 10, Split::Train, 1).err().unwrap();
         assert_eq!(
             error.to_string(),
-            "environment \"chess\" is not known\nhint: known environments: arithmetic"
+            format!(
+                "environment \"chess\" is not known\nhint: known environments: {}",
+                ENVIRONMENTS.join(", ")
+            )
         );
         assert_eq!(error.exit_code(), 78);
     }

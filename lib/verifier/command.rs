@@ -111,7 +111,11 @@ impl Command {
                 return Err(self.failure(row, "ended without a reply for every row".to_owned()));
             }
             Err(RecvTimeoutError::Timeout) => {
-                return Err(self.failure(row, format!("no reply for {} s", REPLY_TIMEOUT.as_secs())));
+                let problem = format!(
+                    "no reply for {} s\nhint: flush stdout after every line (Python: print(.., flush=True))",
+                    REPLY_TIMEOUT.as_secs()
+                );
+                return Err(self.failure(row, problem));
             }
         };
         parse_reply(&line).ok_or_else(|| {
