@@ -172,16 +172,13 @@ fn folded(mut stretches: Vec<Stretch>) -> Vec<Stretch> {
     let mut open: BTreeMap<String, usize> = BTreeMap::new();
     for stretch in stretches {
         let last = open.get(&stretch.name).and_then(|at| folded.get_mut(*at));
-        match last.filter(|last| stretch.start < last.end) {
-            Some(last) => {
-                last.end = last.end.max(stretch.end);
-                last.step = last.step.filter(|step| Some(*step) == stretch.step);
-                last.num += 1;
-            }
-            None => {
-                open.insert(stretch.name.clone(), folded.len());
-                folded.push(stretch);
-            }
+        if let Some(last) = last.filter(|last| stretch.start < last.end) {
+            last.end = last.end.max(stretch.end);
+            last.step = last.step.filter(|step| Some(*step) == stretch.step);
+            last.num += 1;
+        } else {
+            open.insert(stretch.name.clone(), folded.len());
+            folded.push(stretch);
         }
     }
     folded
