@@ -1,5 +1,8 @@
 //! The real loop on a tiny model: what it trains, and that killing its tools at any moment costs nothing but time.
 
+#[path = "fixtures/tiny_weights.rs"]
+mod tiny_weights;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde_json::{Value, json};
+use serde_json::Value;
 use slime_record::Manifest;
 use tempfile::TempDir;
 
@@ -25,17 +28,7 @@ const REWARD: &str = env!("CARGO_BIN_EXE_slime-reward");
 fn weights(dir: &Path) -> PathBuf {
     let weights = dir.join("weights");
     fs::create_dir(&weights).expect("writable");
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/llama");
-    for name in ["config.json", "generation_config.json", "model.safetensors"] {
-        fs::copy(fixture.join(name), weights.join(name)).expect("the fixture is there");
-    }
-    let vocab: serde_json::Map<String, Value> = (0..96).map(|id| (id.to_string(), json!(id))).collect();
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
-        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "0"},
-    });
-    fs::write(weights.join("tokenizer.json"), tokenizer.to_string()).expect("writable");
+    tiny_weights::write(&weights);
     weights
 }
 

@@ -1,12 +1,15 @@
 //! What a run tells of itself: every number under a known name, spans, token log-probs, `TensorBoard` and Prometheus.
 
+#[path = "fixtures/tiny_weights.rs"]
+mod tiny_weights;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use slime_metrics::names::{self, Name};
 use slime_record::{Column, ColumnValues, Manifest, decode_segment};
 use tempfile::TempDir;
@@ -22,17 +25,7 @@ fn run_dir(dir: &Path, sets: &[&str]) -> PathBuf {
     let (run, weights) = (dir.join("run"), dir.join("weights"));
     fs::create_dir_all(&weights).expect("writable");
     fs::create_dir(&run).expect("writable");
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/llama");
-    for name in ["config.json", "generation_config.json", "model.safetensors"] {
-        fs::copy(fixture.join(name), weights.join(name)).expect("the fixture is there");
-    }
-    let vocab: serde_json::Map<String, Value> = (0..96).map(|id| (id.to_string(), json!(id))).collect();
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
-        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "0"},
-    });
-    fs::write(weights.join("tokenizer.json"), tokenizer.to_string()).expect("writable");
+    tiny_weights::write(&weights);
     let path = format!("model.path={}", weights.display());
     let steps = format!("run.num_steps={NUM_STEPS}");
     let ours = [&*path, &*steps, "rollout.rollout_batch_size=3", "rollout.n_samples_per_prompt=4"];

@@ -2,10 +2,12 @@
 //! GPU a failure; without it those tests say so and check nothing.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../../tests/gpu/gate.rs"]
+mod gate;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use slime_kernel::paged_attention::{Items, reference, serve};
-use slime_torch::cuda;
 use tch::{Device, Kind, Tensor};
 
 const BLOCK_SIZE: usize = 16;
@@ -92,13 +94,8 @@ fn reference_is_dense_attention_of_the_gathered_positions() {
 
 #[test]
 fn kernel_equals_its_reference_whatever_the_shape_and_the_batch() {
-    match cuda::open() {
-        Ok(()) => {}
-        Err(error) if std::env::var_os("SLIME_REQUIRE_CUDA").is_none() => {
-            eprintln!("skipped: {error}");
-            return;
-        }
-        Err(error) => panic!("{error}"),
+    if !gate::has_gpu() {
+        return;
     }
     let device = Device::Cuda(0);
     let shapes = [(9, 3, 64), (32, 8, 128), (28, 4, 128), (16, 16, 256), (12, 1, 64), (4, 2, 8), (11, 1, 32)];

@@ -2,9 +2,10 @@
 //! missing device a failure; without it the test says so and checks nothing.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use slime_torch::{
-    AdamW, CustomFunction, Forward, ParamState, adamw_step, cuda, custom_function, global_norm,
-};
+#[path = "../../../tests/gpu/gate.rs"]
+mod gate;
+
+use slime_torch::{AdamW, CustomFunction, Forward, ParamState, adamw_step, custom_function, global_norm};
 use tch::{Device, Kind, Tensor};
 
 /// `x -> x w^T`, with both saved.
@@ -47,13 +48,8 @@ fn train(device: Device) -> (Tensor, f64) {
 
 #[test]
 fn training_steps_on_a_device_are_those_of_the_cpu() {
-    match cuda::open() {
-        Ok(()) => {}
-        Err(error) if std::env::var_os("SLIME_REQUIRE_CUDA").is_none() => {
-            eprintln!("skipped: {error}");
-            return;
-        }
-        Err(error) => panic!("{error}"),
+    if !gate::has_gpu() {
+        return;
     }
     let ((on_cpu, norm), (on_device, device_norm)) = (train(Device::Cpu), train(Device::Cuda(0)));
     let difference = (&on_cpu - &on_device).abs().max().double_value(&[]);

@@ -3,10 +3,12 @@
 //! says so and checks nothing.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../../tests/gpu/gate.rs"]
+mod gate;
+
 use std::time::Instant;
 
 use slime_comm::{Nccl, Op, Placement, world};
-use slime_torch::cuda;
 use slime_torch::device_collectives::{all_gather, all_reduce, broadcast, reduce_scatter};
 use tch::{Cuda, Device, Kind, Tensor};
 
@@ -23,13 +25,8 @@ fn of_rank(rank: usize, rows: i64, kind: Kind, device: Device) -> Tensor {
 
 #[test]
 fn collectives_on_gpus_are_those_of_their_definition() {
-    match cuda::open() {
-        Ok(()) => {}
-        Err(error) if std::env::var_os("SLIME_REQUIRE_CUDA").is_none() => {
-            eprintln!("skipped: {error}");
-            return;
-        }
-        Err(error) => panic!("{error}"),
+    if !gate::has_gpu() {
+        return;
     }
     let host = world().unwrap();
     let (rank, size) = (host.rank(), host.size());
