@@ -18,7 +18,8 @@ Reads:   a weight directory; samples with a \"reward\", as JSON lines or Arrow; 
 Writes:  a weight directory with the new policy; with --dump the loss, the gradients and the new
          weights; with --follow versions, checkpoints, metrics/train.jsonl, trace/ and, as
          [metrics] says, tensorboard/ and metrics/train.prom of the run
-Example: slime-reward --type number --input samples.jsonl |
+Example: slime-train --algorithm list
+         slime-reward --type number --input samples.jsonl |
              slime-train --config run.toml --output weights/1
          mpirun -n 2 slime-train --config run.toml --samples scored.jsonl --output weights/1
          slime-train --follow runs/quickstart
@@ -58,6 +59,10 @@ pub struct Args {
     /// Writes spans of every micro-batch of these steps (3, or 3:5 with both ends) into the run's trace
     #[arg(long, value_name = "STEPS", requires = "follow")]
     pub profile: Option<Profile>,
+    /// Prints every advantage estimator, loss and correction with its formula, keys, defaults and source; with a name
+    /// that one alone
+    #[arg(long, value_name = "list|NAME")]
+    pub algorithm: Option<String>,
     /// Prints the resolved configuration, its plan as comments, and does nothing
     #[arg(long)]
     pub dry_run: bool,

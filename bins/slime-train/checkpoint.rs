@@ -1,4 +1,4 @@
-//! The optimizer's state as a checkpoint: every rank writes its share of each buffer and reads all of them.
+//! The trainer's state as a checkpoint: every rank writes its share of each buffer and reads all of them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::json;
 use slime_checkpoint::{Checkpoint, Dtype, Shard, Snapshot, TensorInfo};
 use slime_cli::Failure;
 use slime_comm::{Communicator, even_counts};
-use slime_trainer::Optimizer;
+use slime_trainer::{Progress, Trainer};
 
 use crate::failure;
 
@@ -18,10 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(10 * 60);
 ///
 /// # Errors
 /// The disk refuses, or another rank failed.
-pub fn save(dir: &Path, optimizer: &Optimizer, comm: &dyn Communicator, token: u64) -> Result<(), Failure> {
+pub fn save(dir: &Path, trainer: &Trainer, comm: &dyn Communicator, token: u64) -> Result<(), Failure> {
     let mut shards = Vec::new();
-    for (name, len) in optimizer.buffers() {
-        let values = optimizer.read_buffer(&name).map_err(failure!())?;
+    for (name, len) in trainer.buffers() {
+        let values = trainer.read_buffer(&name).map_err(failure!())?;
         let counts = even_counts(len, comm.size());
         let start: usize = counts[..comm.rank()].iter().sum();
         let end = start + counts[comm.rank()];
@@ -32,7 +32,12 @@ pub fn save(dir: &Path, optimizer: &Optimizer, comm: &dyn Communicator, token: u
             bytes: values[start..end].iter().flat_map(|value| value.to_le_bytes()).collect(),
         });
     }
-    let meta = json!({ "optimizer_step": optimizer.step_count() });
+    let Progress { optimizer_step, critic_step, num_rollouts } = trainer.progress();
+    let meta = json!({
+        "optimizer_step": optimizer_step,
+        "critic_step": critic_step,
+        "num_rollouts": num_rollouts,
+    });
     let (rank, world_size) = (comm.rank(), comm.size());
     let snapshot = Snapshot { rank, world_size, token: token.to_string(), meta, shards };
     slime_checkpoint::write(dir, &snapshot, PATIENCE).map_err(failure!())
@@ -42,16 +47,20 @@ pub fn save(dir: &Path, optimizer: &Optimizer, comm: &dyn Communicator, token: u
 ///
 /// # Errors
 /// The checkpoint is broken or belongs to another model.
-pub fn load(dir: &Path, optimizer: &mut Optimizer) -> Result<(), Failure> {
+pub fn load(dir: &Path, trainer: &mut Trainer) -> Result<(), Failure> {
     let checkpoint = Checkpoint::open(dir).map_err(failure!())?;
-    for (name, len) in optimizer.buffers() {
+    for (name, len) in trainer.buffers() {
         let bytes = checkpoint.read(&name, 0..len as u64).map_err(failure!())?;
         let values: Vec<f32> =
             bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        optimizer.write_buffer(&name, &values).map_err(failure!())?;
+        trainer.write_buffer(&name, &values).map_err(failure!())?;
     }
-    let step = checkpoint.meta().get("optimizer_step").and_then(serde_json::Value::as_u64);
-    let missing = || Failure::data(format!("{}: index.json: no optimizer_step", dir.display()));
-    optimizer.set_step_count(step.ok_or_else(missing)?);
+    let count = |key: &str| {
+        let count = checkpoint.meta().get(key).and_then(serde_json::Value::as_u64);
+        count.ok_or_else(|| Failure::data(format!("{}: index.json: no {key}", dir.display())))
+    };
+    let optimizer_step = count("optimizer_step")?;
+    let (critic_step, num_rollouts) = (count("critic_step")?, count("num_rollouts")?);
+    trainer.set_progress(Progress { optimizer_step, critic_step, num_rollouts });
     Ok(())
 }

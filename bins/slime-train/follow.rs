@@ -12,7 +12,6 @@ use slime_cli::{Failure, drain};
 use slime_comm::Communicator;
 use slime_config::{RunConfig, paths};
 use slime_exchange::{FsStore, Idle, Physical, Store, TrainerAction, TrainerConfig, refuse_second};
-use slime_record::Sample;
 use slime_trainer::{Scored, StepMetrics, Trainer};
 
 use crate::observe::{Observer, Trained};
@@ -39,7 +38,7 @@ enum Work {
     Load(PathBuf),
     Train {
         step: u64,
-        samples: Vec<(Sample, f32)>,
+        samples: Vec<Scored>,
     },
     Checkpoint {
         dir: PathBuf,
@@ -156,15 +155,15 @@ fn lead(run: &Path, config: &RunConfig, takeover: bool, crew: &mut Crew<'_>) -> 
                 TrainerAction::SaveWeights { place } => {
                     enter(Section::Checkpoint);
                     let (began, origin) = (Instant::now(), Path::new(&config.model.path));
-                    machine.on_saved(write_version(run, place, crew.trainer.model(), origin)?);
+                    machine.on_saved(write_version(run, place, crew.trainer.policy(), origin)?);
                     crew.observer.updated_weights(place.version, began);
                 }
                 TrainerAction::Train { manifest, segments, columns } => {
                     crew.observer.step_came(manifest.step);
                     let began = Instant::now();
-                    let scored = read_manifest(&manifest, &segments, &columns)?;
+                    let scored = read_manifest(&manifest, &segments, &columns, &config.algorithm)?;
                     let read = began.elapsed();
-                    if let Some(trained) = crew.give(train_work(manifest.step, scored))? {
+                    if let Some(trained) = crew.give(Work::Train { step: manifest.step, samples: scored })? {
                         let times = crew.observer.tell(&manifest, &trained, began, read)?;
                         report(manifest.step, num_steps, &trained.steps, times);
                     }
@@ -186,19 +185,17 @@ fn lead(run: &Path, config: &RunConfig, takeover: bool, crew: &mut Crew<'_>) -> 
 fn report(step: u64, num_steps: u64, steps: &[StepMetrics], times: Times) {
     let num = steps.len().max(1) as f64;
     let mean = |of: fn(&StepMetrics) -> f64| steps.iter().map(of).sum::<f64>() / num;
+    let rewards: Vec<f64> = steps.iter().filter_map(|step| step.reward_mean).collect();
+    let reward = (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64);
     tracing::info!(
-        "step {step} ({} of {num_steps}): reward {:.3}, loss {:.3e}, grad norm {:.3}, {:.1} s of which training {:.1} s",
+        "step {step} ({} of {num_steps}):{} loss {:.3e}, grad norm {:.3}, {:.1} s of which training {:.1} s",
         step + 1,
-        mean(|step| step.reward_mean),
+        reward.map(|reward| format!(" reward {reward:.3},")).unwrap_or_default(),
         mean(|step| step.loss),
         mean(|step| step.grad_norm),
         (times.wait + times.train).as_secs_f64(),
         times.train.as_secs_f64(),
     );
-}
-
-fn train_work(step: u64, scored: Vec<Scored>) -> Work {
-    Work::Train { step, samples: scored.into_iter().map(|scored| (scored.sample, scored.reward)).collect() }
 }
 
 /// Writes the checkpoint with the other ranks and returns the mark that completes it.
@@ -256,19 +253,17 @@ impl Crew<'_> {
         let began = Instant::now();
         match work {
             Work::Begin { epoch } => self.observer.begin(epoch),
-            Work::Load(dir) => checkpoint::load(&dir, self.trainer.optimizer_mut())?,
+            Work::Load(dir) => checkpoint::load(&dir, self.trainer)?,
             Work::Train { step, samples } => {
-                let scored: Vec<Scored> =
-                    samples.into_iter().map(|(sample, reward)| Scored { sample, reward }).collect();
                 self.trainer.observe(self.observer.observation(step));
-                let steps = self.trainer.train_rollout(&scored);
+                let steps = self.trainer.train_rollout(&samples);
                 let steps =
                     steps.inspect_err(|error| self.observer.failed(step, error)).map_err(failure!())?;
                 let report = self.trainer.take_report();
                 return self.observer.trained(step, steps, report, began, self.comm).map(Some);
             }
             Work::Checkpoint { dir, place } => {
-                checkpoint::save(&dir, self.trainer.optimizer(), self.comm, place.epoch)?;
+                checkpoint::save(&dir, self.trainer, self.comm, place.epoch)?;
                 self.observer.saved_model(place.version, began);
             }
             Work::Nothing | Work::Done => {}

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use slime_cli::Failure;
 use slime_comm::{Communicator, Placement};
-use slime_config::{Dtype, RunConfig, paths};
+use slime_config::{Dtype, LossType, RunConfig, paths};
 use slime_exchange::join_attempt;
 use slime_model::Model;
-use slime_trainer::{Scored, Settings, StepMetrics, Trainer};
+use slime_trainer::{Roles, Scored, Settings, StepMetrics, Trainer};
 use slime_weights::WeightWriter;
 use tch::{Kind, Tensor};
 
@@ -27,6 +27,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.profile.is_some() && args.follow.is_none() {
         // Where another flag rules --follow out, the command line's own rule does not speak.
         return Err(Failure::usage("--profile needs a run: --follow RUN"));
+    }
+    if let Some(name) = &args.algorithm {
+        let text = slime_config::formulas::describe(name).map_err(failure!())?;
+        return Err(Failure { code: 0, message: text, hint: None });
     }
     let mut config = args.config()?;
     if args.dry_run {
@@ -84,8 +88,8 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
         observer.finish();
         return followed;
     }
-    let scored = read_samples(&args.samples, &**comm)?;
-    if comm.rank() == 0 {
+    let scored = read_samples(&args.samples, &config.algorithm, &**comm)?;
+    if comm.rank() == 0 && config.algorithm.loss == LossType::Policy {
         warn_of_uneven_groups(&scored);
     }
     let started = Instant::now();
@@ -99,10 +103,13 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
     if comm.rank() == 0 {
         report(&steps, started);
         if let Some(dump) = &args.dump {
-            write_dump(dump, trainer.model(), &steps, &first_grads.unwrap_or_default())?;
+            write_dump(dump, trainer.policy(), &steps, &first_grads.unwrap_or_default())?;
         }
         if let Some(output) = &args.output {
-            write_weights(output, trainer.model(), Path::new(&config.model.path))?;
+            write_weights(output, trainer.policy(), Path::new(&config.model.path))?;
+            if let Some(critic) = trainer.critic() {
+                write_weights(&output.join("critic"), critic, Path::new(&config.model.path))?;
+            }
         }
     }
     Ok(())
@@ -140,20 +147,50 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
     let place = Placement::detect().map_err(failure!())?.local_rank;
     let device = slime_torch::cuda::choose(config.run.device, place).map_err(failure!())?;
     tracing::info!("computing in {kind:?} on {device:?}");
+    let (algorithm, path) = (&config.algorithm, config.model.path.as_str());
     let open = |path: &str| Model::load(path, kind, device).map_err(failure!());
-    let reference = (config.algorithm.kl_loss_coef != 0.0)
-        .then(|| open(config.reference.path.as_deref().unwrap_or(&config.model.path)))
-        .transpose()?;
-    let steps = config.batch().map_err(failure!())?.num_steps_per_rollout;
-    let settings = Settings {
-        train: config.train.clone(),
-        algorithm: config.algorithm.clone(),
-        // Greedy samples were drawn from no distribution; their log-probs are those of the plain one.
-        temperature: if config.rollout.temperature > 0.0 { config.rollout.temperature } else { 1.0 },
-        num_steps_per_rollout: steps as usize,
-        num_optimizer_steps: config.run.num_steps.unwrap_or(1) * u64::from(steps),
+    let with_head =
+        |path: &str| Model::load_with_value_head(path, kind, device, config.run.seed).map_err(failure!());
+    let is_scored = algorithm.loss == LossType::RewardModel;
+    let roles = Roles {
+        policy: if is_scored { with_head(path)? } else { open(path)? },
+        reference: algorithm
+            .has_reference()
+            .then(|| open(config.reference.path.as_deref().unwrap_or(path)))
+            .transpose()?,
+        teacher: config
+            .teacher
+            .path
+            .as_deref()
+            .filter(|_| config.opd_kl_coef().is_some())
+            .map(open)
+            .transpose()?,
+        critic: algorithm
+            .has_critic()
+            .then(|| with_head(config.critic.path.as_deref().unwrap_or(path)))
+            .transpose()?,
     };
-    Trainer::new(open(&config.model.path)?, reference, comm.clone(), settings).map_err(failure!())
+    check_teacher(&roles)?;
+    let settings = Settings::new(config).map_err(failure!())?;
+    Trainer::new(roles, comm.clone(), settings).map_err(failure!())
+}
+
+/// Log-probs of another vocabulary cannot be compared.
+fn check_teacher(roles: &Roles) -> Result<(), Failure> {
+    let vocab = |model: &Model| model.config().vocab_size;
+    for (role, model) in [("reference", &roles.reference), ("teacher", &roles.teacher)] {
+        if let Some(model) = model.as_ref().filter(|model| vocab(model) != vocab(&roles.policy)) {
+            return Err(Failure::new(
+                78,
+                format!(
+                    "the {role} has a vocabulary of {}, the policy one of {}",
+                    vocab(model),
+                    vocab(&roles.policy)
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn train(
@@ -172,11 +209,11 @@ fn train(
 fn report(steps: &[StepMetrics], started: Instant) {
     for (i, step) in steps.iter().enumerate() {
         tracing::info!(
-            "optimizer step {}/{}: loss {:.6}, reward {:.4}, grad norm {:.4}, {} samples, {} trained tokens",
+            "optimizer step {}/{}: loss {:.6},{} grad norm {:.4}, {} samples, {} trained tokens",
             i + 1,
             steps.len(),
             step.loss,
-            step.reward_mean,
+            step.reward_mean.map(|reward| format!(" reward {reward:.4},")).unwrap_or_default(),
             step.grad_norm,
             step.num_samples,
             step.num_trained_tokens

@@ -52,9 +52,10 @@ pub fn row(
 ) -> Row {
     let mut row = Row::of_step(manifest.step, "train");
     let all: Vec<Vec<(&str, f64)>> = steps.iter().map(numbers).collect();
-    for (at, (name, _)) in all.first().into_iter().flatten().enumerate() {
-        let values = all.iter().filter_map(|numbers| numbers.get(at).map(|(_, value)| value));
-        row.set(*name, values.sum::<f64>() / all.len() as f64);
+    for (name, _) in all.first().into_iter().flatten() {
+        let of_step =
+            |numbers: &Vec<(&str, f64)>| numbers.iter().find(|(other, _)| other == name).map(|(_, x)| *x);
+        row.set(*name, all.iter().filter_map(of_step).sum::<f64>() / all.len() as f64);
     }
     row.count("train/staleness", manifest.staleness());
     add_times(&mut row, times, report);
@@ -72,40 +73,41 @@ pub fn row(
 
 /// The numbers of one optimizer step.
 pub fn numbers(step: &StepMetrics) -> Vec<(&'static str, f64)> {
-    let some = |name, value: Option<f64>| value.map(|value| (name, value));
-    let kl_loss = step.ref_log_probs.map(|_| step.kl_loss);
-    let numbers = [
-        Some(("train/loss", step.loss)),
-        Some(("train/pg_loss", step.pg_loss)),
-        Some(("train/entropy_loss", step.entropy)),
-        Some(("train/pg_clipfrac", step.clip_fraction)),
-        Some(("train/ppo_kl", step.ppo_kl)),
-        some("train/kl_loss", kl_loss),
-        Some(("train/grad_norm", step.grad_norm)),
-        Some(("train/lr-pg_0", step.lr)),
-        some("train/train_rollout_logprob_abs_diff", step.rollout_log_probs.map(|_| step.log_prob_abs_diff)),
-        some(
-            "train/train_rollout_logprob_abs_diff_max",
-            step.rollout_log_probs.map(|_| step.log_prob_abs_diff_max),
-        ),
-        Some(("train/global_batch_size", step.num_samples as f64)),
-        Some(("train/num_masked_samples", step.num_masked_samples as f64)),
-        Some(("train/num_trained_tokens", step.num_trained_tokens as f64)),
-        Some(("train/num_forward_tokens", step.num_forward_tokens as f64)),
-        Some(("train/num_unshared_tokens", step.num_unshared_tokens as f64)),
-        Some(("rollout/raw_reward", step.reward_mean)),
-        Some(("rollout/rewards", step.normalized_reward_mean)),
-        Some(("rollout/reward_std", step.reward_std)),
-        Some(("rollout/response_lengths", step.response_len_mean)),
-        Some(("rollout/total_lengths", step.total_len_mean)),
-        Some(("rollout/truncated", step.truncated_ratio)),
-        Some(("rollout/log_probs", step.log_probs)),
-        some("rollout/rollout_log_probs", step.rollout_log_probs),
-        some("rollout/ref_log_probs", step.ref_log_probs),
-        Some(("rollout/advantages", step.advantages)),
-        Some(("rollout/entropy", step.start_entropy)),
+    let StepMetrics { num_samples, num_masked_samples, num_trained_tokens, .. } = step;
+    let mut numbers = vec![
+        ("train/global_batch_size", *num_samples as f64),
+        ("train/num_masked_samples", *num_masked_samples as f64),
+        ("train/num_trained_tokens", *num_trained_tokens as f64),
+        ("train/num_forward_tokens", step.num_forward_tokens as f64),
+        ("train/num_unshared_tokens", step.num_unshared_tokens as f64),
+        ("rollout/response_lengths", step.response_len_mean),
+        ("rollout/total_lengths", step.total_len_mean),
+        ("rollout/truncated", step.truncated_ratio),
     ];
-    numbers.into_iter().flatten().collect()
+    let mut put = |name, value: Option<f64>| numbers.extend(value.map(|value| (name, value)));
+    put("rollout/raw_reward", step.reward_mean);
+    put("rollout/reward_std", step.reward_std);
+    put("rollout/rewards", step.reward_mean.map(|_| step.normalized_reward_mean));
+    if step.is_update {
+        let recorded = |value: f64| step.rollout_log_probs.map(|_| value);
+        put("train/loss", Some(step.loss));
+        put("train/pg_loss", Some(step.pg_loss));
+        put("train/entropy_loss", Some(step.entropy));
+        put("train/pg_clipfrac", Some(step.clip_fraction));
+        put("train/ppo_kl", Some(step.ppo_kl));
+        put("train/kl_loss", step.ref_log_probs.map(|_| step.kl_loss));
+        put("train/grad_norm", Some(step.grad_norm));
+        put("train/lr-pg_0", Some(step.lr));
+        put("train/train_rollout_logprob_abs_diff", recorded(step.log_prob_abs_diff));
+        put("train/train_rollout_logprob_abs_diff_max", recorded(step.log_prob_abs_diff_max));
+        put("rollout/log_probs", Some(step.log_probs));
+        put("rollout/rollout_log_probs", step.rollout_log_probs);
+        put("rollout/ref_log_probs", step.ref_log_probs);
+        put("rollout/advantages", Some(step.advantages));
+        put("rollout/entropy", Some(step.start_entropy));
+    }
+    numbers.extend(step.extra.iter().map(|(name, value)| (*name, *value)));
+    numbers
 }
 
 fn add_times(row: &mut Row, times: Times, report: &Report) {
@@ -117,6 +119,11 @@ fn add_times(row: &mut Row, times: Times, report: &Report) {
         ("perf/data_preprocess_time", times.read + report.data_preprocess),
         ("perf/log_probs_time", report.log_probs),
         ("perf/ref_log_probs_time", report.ref_log_probs),
+        ("perf/teacher_log_probs_time", report.teacher_log_probs),
+        ("perf/values_time", report.values),
+        ("perf/advantages_time", report.advantages),
+        ("perf/critic_train_time", report.critic_train),
+        ("perf/ref_model_update_time", report.ref_model_update),
         ("perf/actor_train_time", report.actor_train),
         ("perf/update_weights_time", times.update_weights),
         ("perf/save_model_time", times.save_model),

@@ -1,5 +1,6 @@
 //! The rules between values: ranges, staleness and publication, order, evaluation, checkpoints.
 
+use crate::algorithm_check;
 use crate::data::{Data, Eval, Split};
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
@@ -11,6 +12,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<()> {
     schedule(config)?;
     sampling(config)?;
     training(config)?;
+    algorithm_check::check(config)?;
     sources(config)?;
     metrics(config)?;
     evaluation(config)
@@ -74,26 +76,19 @@ fn sampling(config: &RunConfig) -> Result<()> {
 }
 
 fn training(config: &RunConfig) -> Result<()> {
-    let (train, algorithm) = (&config.train, &config.algorithm);
+    let train = &config.train;
     at_least_one("train.max_tokens_per_gpu", u64::from(train.max_tokens_per_gpu))?;
     for (key, value) in [
         ("train.lr", train.lr),
         ("train.min_lr", train.min_lr),
         ("train.weight_decay", train.weight_decay),
         ("train.clip_grad", train.clip_grad),
-        ("algorithm.kl_loss_coef", algorithm.kl_loss_coef),
-        ("algorithm.entropy_coef", algorithm.entropy_coef),
-        ("algorithm.eps_clip_high", algorithm.eps_clip_high.unwrap_or(0.0)),
     ] {
         within(key, value, 0.0, f64::MAX, "a number of at least 0")?;
     }
     within("train.adam_eps", train.adam_eps, f64::MIN_POSITIVE, f64::MAX, "a number above 0")?;
-    within("algorithm.eps_clip", algorithm.eps_clip, 0.0, 1.0, "a number between 0 and 1")?;
     for (key, value) in [("train.adam_beta1", train.adam_beta1), ("train.adam_beta2", train.adam_beta2)] {
         within(key, value, 0.0, 1.0 - f64::EPSILON, "a number from 0 to below 1")?;
-    }
-    if let Some(bound) = algorithm.eps_clip_c.filter(|bound| bound.is_nan() || *bound <= 1.0) {
-        return Err(Error::value("algorithm.eps_clip_c", "a number above 1", bound));
     }
     if train.min_lr > train.lr {
         return Err(Error::value("train.min_lr", &format!("at most train.lr {}", train.lr), train.min_lr));
@@ -216,11 +211,11 @@ fn one_source(section: &str, prompts: Option<&str>, environment: Option<&str>) -
     }
 }
 
-fn at_least_one(key: &str, value: u64) -> Result<()> {
+pub(crate) fn at_least_one(key: &str, value: u64) -> Result<()> {
     if value == 0 { Err(Error::value(key, "at least 1", 0)) } else { Ok(()) }
 }
 
-fn within(key: &str, value: f64, least: f64, most: f64, expected: &str) -> Result<()> {
+pub(crate) fn within(key: &str, value: f64, least: f64, most: f64, expected: &str) -> Result<()> {
     if (least..=most).contains(&value) { Ok(()) } else { Err(Error::value(key, expected, value)) }
 }
 
@@ -266,7 +261,6 @@ mod tests {
             ("[rollout]\ntemperature = -1\n", "rollout.temperature"),
             ("[rollout]\ntemperature = nan\n", "rollout.temperature"),
             ("[train]\nadam_beta2 = 1.0\n", "train.adam_beta2"),
-            ("[algorithm]\neps_clip_c = 1.0\n", "algorithm.eps_clip_c"),
             ("[train]\nmin_lr = 1.0\n", "train.min_lr"),
             ("[reward]\ntypes = []\n", "reward.types"),
             ("[eval.\"a/b\"]\n", "eval.a/b"),

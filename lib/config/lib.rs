@@ -2,10 +2,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod algorithm;
+mod algorithm_check;
 mod batch;
 mod check;
 mod data;
 mod error;
+pub mod formulas;
 pub mod hf_config;
 mod load;
 mod metrics;
@@ -17,6 +20,10 @@ mod train;
 mod unknown_key;
 mod warning;
 
+pub use algorithm::{
+    AdvantageEstimator, Algorithm, Checks, Correction, CorrectionWeight, Critic, KlLossType, LossReducer,
+    LossType, OldLogProbs, OnFailure, PolicyLoss, RatioLevel, Reference, Teacher,
+};
 pub use batch::Batch;
 pub use data::{Data, DataSource, Dtype, Eval, Model, Split};
 pub use error::{Error, Result};
@@ -26,6 +33,4 @@ pub use metrics::{Metrics, Warnings};
 pub use paths::{Physical, RunDir};
 pub use rollout::{DynamicFilter, Placement, Reward, Rollout};
 pub use run::{Checkpoint, Device, Order, Run, Watchdog};
-pub use train::{
-    AdvantageEstimator, Algorithm, KlLossType, LossReducer, Parallel, Reference, Schedule, Train,
-};
+pub use train::{Parallel, Schedule, Train};

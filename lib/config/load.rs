@@ -6,13 +6,14 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::algorithm::{AdvantageEstimator, Algorithm, Checks, Critic, LossType, Reference, Teacher};
 use crate::batch::Batch;
 use crate::data::{Data, Eval, Model};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
-use crate::train::{Algorithm, Parallel, Reference, Train};
+use crate::train::{Parallel, Train};
 use crate::{check, unknown_key, warning};
 
 /// A run's whole configuration, one field for each section of the TOML.
@@ -37,6 +38,12 @@ pub struct RunConfig {
     pub algorithm: Algorithm,
     /// `[reference]`
     pub reference: Reference,
+    /// `[critic]`
+    pub critic: Critic,
+    /// `[teacher]`
+    pub teacher: Teacher,
+    /// `[checks]`
+    pub checks: Checks,
     /// `[eval.<set>]`
     pub eval: BTreeMap<String, Eval>,
     /// `[checkpoint]`
@@ -209,6 +216,14 @@ impl RunConfig {
             )));
         }
         Ok(steps)
+    }
+
+    /// Weight of the teacher's term in each token's advantage; none without a teacher.
+    pub fn opd_kl_coef(&self) -> Option<f64> {
+        let algorithm = &self.algorithm;
+        let is_distilled = algorithm.advantage_estimator == AdvantageEstimator::Distillation;
+        let coef = self.teacher.opd_kl_coef.or(is_distilled.then_some(1.0));
+        coef.filter(|_| algorithm.loss == LossType::Policy)
     }
 
     /// Every how many versions some set may be due: the greatest common divisor of their intervals; 0 without sets.

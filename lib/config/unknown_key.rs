@@ -2,13 +2,14 @@
 
 use serde::Deserialize;
 
+use crate::algorithm::{Algorithm, Checks, Correction, Critic, Reference, Teacher};
 use crate::data::{Data, DataSource, Eval, Model};
 use crate::error::Error;
 use crate::load::RunConfig;
 use crate::metrics::{Metrics, Warnings};
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
-use crate::train::{Algorithm, Parallel, Reference, Train};
+use crate::train::{Parallel, Train};
 
 /// Names further apart than this share of the written name are not suggested.
 const FARTHEST: f64 = 0.7;
@@ -49,7 +50,11 @@ fn owner(key: &str) -> Option<&'static str> {
         ("train", keys_of::<Train>()),
         ("parallel", keys_of::<Parallel>()),
         ("algorithm", keys_of::<Algorithm>()),
+        ("algorithm.correction", keys_of::<Correction>()),
         ("reference", keys_of::<Reference>()),
+        ("critic", keys_of::<Critic>()),
+        ("teacher", keys_of::<Teacher>()),
+        ("checks", keys_of::<Checks>()),
         ("checkpoint", keys_of::<Checkpoint>()),
         ("watchdog", keys_of::<Watchdog>()),
         ("metrics", keys_of::<Metrics>()),
@@ -86,7 +91,7 @@ mod tests {
     #[test]
     fn keys_are_those_of_the_schema() {
         assert_eq!(keys_of::<Reward>(), ["types", "placement"]);
-        assert_eq!(keys_of::<Reference>(), ["path"]);
+        assert_eq!(keys_of::<Reference>(), ["path", "update_interval"]);
         assert!(keys_of::<RunConfig>().contains(&"eval".to_owned()));
         assert_eq!(owner("kl_loss_coef"), Some("algorithm"));
     }

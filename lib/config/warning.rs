@@ -1,17 +1,109 @@
 //! Settings that were given and have no effect.
 
+use crate::algorithm::{AdvantageEstimator, CorrectionWeight, LossReducer, LossType};
 use crate::load::RunConfig;
 use crate::rollout::DynamicFilter;
 use crate::train::Schedule;
 
+/// When keys have no effect, which, and why.
+type Rule = (bool, &'static [&'static str], &'static str);
+
+/// The keys of advantages and losses that the configured formulas do not read.
+fn of_algorithm(config: &RunConfig) -> [Rule; 14] {
+    let (algorithm, correction) = (&config.algorithm, &config.algorithm.correction);
+    let (estimator, is_policy) = (algorithm.advantage_estimator, algorithm.loss == LossType::Policy);
+    let has_weight = correction.weight != CorrectionWeight::None;
+    let has_kl = algorithm.kl_loss_coef.is_some() || algorithm.kl_coef.is_some();
+    let has_teacher = config.opd_kl_coef().is_some();
+    [
+        (
+            !is_policy,
+            &[
+                "algorithm.advantage_estimator",
+                "algorithm.policy_loss",
+                "algorithm.normalize_advantages",
+                "algorithm.kl_coef",
+                "algorithm.kl_loss_coef",
+                "algorithm.entropy_coef",
+                "algorithm.eps_clip",
+                "algorithm.eps_clip_high",
+                "algorithm.eps_clip_c",
+                "algorithm.old_log_probs",
+                "algorithm.correction",
+                "teacher",
+                "critic",
+            ],
+            "algorithm.loss is not policy",
+        ),
+        (
+            is_policy && !estimator.divides_by_std(),
+            &["algorithm.grpo_std_normalization"],
+            "the advantage estimator never divides by a standard deviation",
+        ),
+        (
+            is_policy
+                && !matches!(estimator, AdvantageEstimator::Ppo | AdvantageEstimator::ReinforcePlusPlus),
+            &["algorithm.gamma"],
+            "the advantage estimator does not discount",
+        ),
+        (
+            is_policy && !algorithm.has_critic(),
+            &["algorithm.lambda", "critic"],
+            "there is no critic: algorithm.advantage_estimator is not ppo",
+        ),
+        (
+            is_policy && !has_kl,
+            &["algorithm.kl_loss_type"],
+            "neither algorithm.kl_loss_coef nor algorithm.kl_coef is set",
+        ),
+        (
+            is_policy && algorithm.kl_loss_coef.is_none(),
+            &["algorithm.unbiased_kl"],
+            "algorithm.kl_loss_coef is not set",
+        ),
+        (!algorithm.has_reference(), &["reference"], "no formula compares with a reference"),
+        (
+            algorithm.loss != LossType::Dpo,
+            &["algorithm.dpo_beta", "algorithm.dpo_label_smoothing"],
+            "algorithm.loss is not dpo",
+        ),
+        (
+            algorithm.loss_reducer() != LossReducer::ConstantLength,
+            &["algorithm.loss_len"],
+            "algorithm.loss_reducer is not constant_length",
+        ),
+        (algorithm.has_pairs(), &["algorithm.loss_reducer"], "the denominator of pairs is their number"),
+        (
+            is_policy && !has_weight,
+            &[
+                "algorithm.correction.low",
+                "algorithm.correction.high",
+                "algorithm.correction.level",
+                "algorithm.correction.normalize",
+            ],
+            "algorithm.correction.weight is none",
+        ),
+        (
+            is_policy && correction.weight == CorrectionWeight::Truncate,
+            &["algorithm.correction.low"],
+            "algorithm.correction.weight is truncate",
+        ),
+        (
+            is_policy && correction.reject.is_none(),
+            &["algorithm.correction.reject_low", "algorithm.correction.reject_high"],
+            "algorithm.correction.reject is not set",
+        ),
+        (is_policy && !has_teacher, &["teacher.path"], "teacher.opd_kl_coef is not set"),
+    ]
+}
+
 /// One sentence for each key that was set to something and that nothing will read under the other settings.
 pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
     let from_environment = config.data.environment.is_some();
-    let (algorithm, rollout) = (&config.algorithm, &config.rollout);
-    let no_kl = algorithm.kl_loss_coef == 0.0;
+    let rollout = &config.rollout;
     let constant = config.train.schedule == Schedule::Constant;
     let greedy = rollout.temperature == 0.0;
-    let rules: [(bool, &[&str], &str); 8] = [
+    let mut rules: Vec<Rule> = vec![
         (config.run.num_steps.is_some(), &["run.num_epoch"], "run.num_steps is set"),
         (
             from_environment,
@@ -30,9 +122,9 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
             &["rollout.max_groups"],
             "rollout.dynamic_filter is none",
         ),
-        (no_kl, &["algorithm.kl_loss_type", "reference.path"], "algorithm.kl_loss_coef is 0"),
         (constant, &["train.min_lr"], "train.schedule is constant"),
     ];
+    rules.extend(of_algorithm(config));
     let mut found = Vec::new();
     for (without_effect, keys, because) in rules {
         for key in keys.iter().filter(|_| without_effect) {
@@ -64,7 +156,14 @@ mod tests {
     fn settings_without_effect_are_told() {
         for (text, key) in [
             ("[algorithm]\nkl_loss_type = \"k1\"\n", "algorithm.kl_loss_type"),
-            ("[reference]\npath = \"a\"\n", "reference.path"),
+            ("[reference]\npath = \"a\"\n", "reference"),
+            ("[critic]\nlr = 1e-5\n", "critic"),
+            ("[teacher]\npath = \"a\"\n", "teacher.path"),
+            ("[algorithm]\ngamma = 0.9\n", "algorithm.gamma"),
+            ("[algorithm]\ndpo_beta = 0.2\n", "algorithm.dpo_beta"),
+            ("[algorithm]\nloss_len = 9\n", "algorithm.loss_len"),
+            ("[algorithm.correction]\nhigh = 2\n", "algorithm.correction.high"),
+            ("[algorithm]\nloss = \"sft\"\nentropy_coef = 0.1\n", "algorithm.entropy_coef"),
             ("[run]\nnum_steps = 3\nnum_epoch = 1\n", "run.num_epoch"),
             ("[data]\nenvironment = \"arithmetic\"\ninput_key = \"q\"\n", "data.input_key"),
             ("[data]\ndifficulty = 5\n", "data.difficulty"),

@@ -20,6 +20,7 @@ pub struct Model {
     layers: Vec<Layer>,
     final_norm_d: Tensor,
     head: Linear,
+    value_head: Option<Linear>,
     rope: Rope,
 }
 
@@ -31,6 +32,22 @@ impl Model {
     pub fn load(dir: impl AsRef<Path>, kind: Kind, device: Device) -> Result<Self> {
         let config = HfConfig::load(&dir)?;
         let params = ParamStore::load(&WeightDir::open(&dir)?, &config, kind, device)?;
+        Self::new(config, params)
+    }
+
+    /// The same with a head that gives each hidden state one number; a head that `dir` does not hold is drawn from `seed`.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_with_value_head(
+        dir: impl AsRef<Path>,
+        kind: Kind,
+        device: Device,
+        seed: u64,
+    ) -> Result<Self> {
+        let (config, weights) = (HfConfig::load(&dir)?, WeightDir::open(&dir)?);
+        let mut params = ParamStore::load(&weights, &config, kind, device)?;
+        params.add_value_head(&weights, &config, seed)?;
         Self::new(config, params)
     }
 
@@ -47,7 +64,8 @@ impl Model {
             .collect::<Result<Vec<_>>>()?;
         let rope = Rope::new(&config, params.kind(), params.device())?;
         let (head, final_norm_d) = (Linear::new(head_vd, None), params.get("final_norm")?);
-        Ok(Self { config, params, embed_vd, layers, final_norm_d, head, rope })
+        let value_head = params.find("score").map(|weight| Linear::new(weight, params.find("score_bias")));
+        Ok(Self { config, params, embed_vd, layers, final_norm_d, head, value_head, rope })
     }
 
     /// The architecture.
@@ -123,5 +141,41 @@ impl Model {
         temperature: f64,
     ) -> Result<(Tensor, Tensor)> {
         head_log_probs::train(hidden_rd, self.head.weight(), targets_r, temperature)
+    }
+
+    /// Whether the model gives hidden states a number.
+    pub fn has_value_head(&self) -> bool {
+        self.value_head.is_some()
+    }
+
+    /// The number `[r]` of each hidden state after the final norm, in f32 (f64 for f64 models): a critic's value or a
+    /// reward model's score.
+    ///
+    /// # Errors
+    /// The model has no such head, or the shapes do not fit.
+    pub fn values(&self, hidden_rd: &Tensor) -> Result<Tensor> {
+        let head = self.value_head.as_ref();
+        let head = head.ok_or_else(|| Error::MissingStorage { name: "score".to_owned() })?;
+        let values_r = head.forward(hidden_rd)?.f_squeeze_dim(1)?;
+        Ok(if values_r.kind() == Kind::Double { values_r } else { values_r.f_to_kind(Kind::Float)? })
+    }
+
+    /// KL(policy || reference) over the whole vocabulary for each row.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn head_kl(
+        &self,
+        hidden_rd: &Tensor,
+        reference: &Self,
+        ref_hidden_rd: &Tensor,
+        temperature: f64,
+    ) -> Result<Tensor> {
+        let log_softmax = |model: &Self, hidden_rd: &Tensor| {
+            let logits_rv = model.logits(hidden_rd)?.f_div_scalar(temperature)?;
+            Ok::<_, Error>(logits_rv.f_log_softmax(-1, None::<Kind>)?)
+        };
+        let (log_p, log_q) = (log_softmax(self, hidden_rd)?, log_softmax(reference, ref_hidden_rd)?);
+        Ok(log_p.f_exp()?.f_mul(&log_p.f_sub(&log_q)?)?.f_sum_dim_intlist(-1, false, None::<Kind>)?)
     }
 }

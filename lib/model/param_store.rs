@@ -2,11 +2,16 @@
 
 use std::collections::HashMap;
 
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use slime_config::HfConfig;
 use slime_weights::{Dtype, StorageSpec, ViewSpec, WeightDir};
 use tch::{Device, Kind, Tensor};
 
 use crate::{Error, Result};
+
+/// Standard deviation of a new value head's weight (Megatron's and slime's `init_method_std`).
+const HEAD_STD: f32 = 0.02;
 
 /// One tensor per storage of the family's table.
 #[derive(Debug)]
@@ -31,6 +36,33 @@ impl ParamStore {
             .collect::<Result<Vec<_>>>()?;
         let by_name = specs.iter().enumerate().map(|(at, spec)| (spec.name.clone(), at)).collect();
         Ok(Self { specs, tensors, by_name, kind, device })
+    }
+
+    /// Adds the head of one number per hidden state. What `weights` does not hold begins as a normal deviate of 0.02
+    /// (the weight, drawn from `seed`) and 0 (the bias), as slime's critic does.
+    ///
+    /// # Errors
+    /// A tensor has another shape, or libtorch has no room for it.
+    pub fn add_value_head(&mut self, weights: &WeightDir, config: &HfConfig, seed: u64) -> Result<()> {
+        for spec in slime_weights::value_head(config) {
+            let is_there = spec.views.iter().all(|view| weights.info(&view.name).is_ok());
+            let tensor =
+                if is_there { read_storage(&spec, weights, self.kind)? } else { self.drawn(&spec, seed)? };
+            self.by_name.insert(spec.name.clone(), self.specs.len());
+            self.specs.push(spec);
+            self.tensors.push(tensor.f_to_device(self.device)?);
+        }
+        Ok(())
+    }
+
+    fn drawn(&self, spec: &StorageSpec, seed: u64) -> Result<Tensor> {
+        let shape: Vec<i64> = spec.shape.iter().map(|n| *n as i64).collect();
+        if spec.shape.len() == 1 {
+            return Ok(Tensor::f_zeros(&shape, (self.kind, Device::Cpu))?);
+        }
+        let mut generator = ChaCha8Rng::seed_from_u64(seed);
+        let values: Vec<f32> = (0..spec.num_elements()).map(|_| HEAD_STD * normal(&mut generator)).collect();
+        Ok(Tensor::f_from_slice(&values)?.f_view(shape.as_slice())?.f_to_kind(self.kind)?)
     }
 
     /// The element type of all parameters.
@@ -138,6 +170,12 @@ impl ParamStore {
             Ok(())
         })
     }
+}
+
+/// A standard normal deviate (Box and Muller).
+fn normal(generator: &mut ChaCha8Rng) -> f32 {
+    let (a, b): (f64, f64) = (generator.random(), generator.random());
+    ((-2.0 * (1.0 - a).ln()).sqrt() * (std::f64::consts::TAU * b).cos()) as f32
 }
 
 fn hf_views(spec: &StorageSpec, tensor: &Tensor) -> Vec<Result<(String, Tensor)>> {

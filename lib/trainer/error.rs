@@ -29,7 +29,8 @@ pub enum Error {
     },
     /// A loss or a gradient that is not a number.
     #[error(
-        "optimizer step {step}: {what} is {value}, not a finite number; the weights are unchanged by this step"
+        "optimizer step {step}: {what} is {value}, not a finite number; the weights are unchanged by this step{}",
+        named(samples)
     )]
     NotFinite {
         /// Which optimizer step since the start.
@@ -38,6 +39,26 @@ pub enum Error {
         what: &'static str,
         /// Its value.
         value: f64,
+        /// The samples whose part of it is not finite, where that is known.
+        samples: Vec<slime_record::SampleId>,
+    },
+    /// Something of `[checks]` does not hold.
+    #[error("{problem}\nhint: checks.on_failure = \"warn\" goes on all the same")]
+    Check {
+        /// What.
+        problem: String,
+    },
+    /// The configured formulas need a model that the trainer was not given.
+    #[error("the configured loss needs {role}")]
+    Role {
+        /// What is missing.
+        role: &'static str,
+    },
+    /// An optimizer step that would part a pair.
+    #[error("{samples} samples of an optimizer step are no whole number of pairs")]
+    Pairs {
+        /// Samples of the step.
+        samples: usize,
     },
     /// Samples that do not divide into the configured optimizer steps.
     #[error("{samples} samples do not divide into {steps} optimizer steps")]
@@ -79,12 +100,27 @@ impl Error {
             | Self::Sample { .. }
             | Self::NothingTrained { .. }
             | Self::NotFinite { .. }
+            | Self::Check { .. }
             | Self::State { .. } => 65,
-            Self::Batch { .. } => 78,
+            Self::Batch { .. } | Self::Role { .. } | Self::Pairs { .. } => 78,
             Self::Model(error) => error.exit_code(),
             Self::Tch(_) => 70,
             Self::Torch(error) => error.exit_code(),
             Self::Comm(error) => error.exit_code(),
         }
     }
+}
+
+/// How many samples a message names.
+const NUM_NAMED: usize = 8;
+
+/// The offending samples as the end of a sentence.
+fn named(samples: &[slime_record::SampleId]) -> String {
+    if samples.is_empty() {
+        return String::new();
+    }
+    let names: Vec<String> = samples.iter().take(NUM_NAMED).map(ToString::to_string).collect();
+    let more = samples.len().saturating_sub(NUM_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("\nsamples: {}{more}", names.join(", "))
 }

@@ -2,20 +2,27 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod advantage;
+mod critic;
 mod error;
+mod estimate;
+mod fixed;
 pub mod flops;
 #[cfg(test)]
 mod golden;
-pub mod kl;
 pub mod log_probs;
-pub mod loss_reducer;
+pub mod loss;
 mod metrics;
+mod objective;
 mod observation;
 pub mod optimizer;
 pub mod packing;
 pub mod partition;
-pub mod policy_loss;
+mod plan;
 pub mod schedule;
+mod scored;
+mod settings;
+mod state;
+mod tally;
 mod train_step;
 mod trainer;
 
@@ -24,4 +31,7 @@ pub use metrics::StepMetrics;
 pub use observation::{LoggedSample, Observation, Report};
 pub use optimizer::Optimizer;
 pub use packing::{MicroBatch, Place};
-pub use trainer::{Scored, Settings, Trainer};
+pub use scored::Scored;
+pub use settings::Settings;
+pub use state::Progress;
+pub use trainer::{Roles, Trainer};

@@ -32,6 +32,16 @@ pub struct Report {
     pub log_probs: Duration,
     /// Log-probs of the reference.
     pub ref_log_probs: Duration,
+    /// Log-probs of the teacher.
+    pub teacher_log_probs: Duration,
+    /// The critic's values before its update.
+    pub values: Duration,
+    /// Advantages from what is fixed.
+    pub advantages: Duration,
+    /// All optimizer steps of the critic.
+    pub critic_train: Duration,
+    /// The reference becoming the policy.
+    pub ref_model_update: Duration,
     /// All optimizer steps.
     pub actor_train: Duration,
     /// Of it, the time in collectives, where ranks wait for each other; 0 in a world of one.

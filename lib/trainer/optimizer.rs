@@ -119,7 +119,12 @@ impl Optimizer {
     pub fn update(&mut self, grads: &[(String, Tensor)], train: &Train, lr: f64) -> Result<f64> {
         let norm = global_norm(grads.iter().map(|(_, grad)| grad))?;
         if !norm.is_finite() {
-            return Err(Error::NotFinite { step: self.step, what: "gradient norm", value: norm });
+            return Err(Error::NotFinite {
+                step: self.step,
+                what: "gradient norm",
+                value: norm,
+                samples: vec![],
+            });
         }
         let adamw = AdamW {
             lr,

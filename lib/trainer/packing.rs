@@ -35,6 +35,27 @@ pub struct MicroBatch {
     pub places: Vec<Place>,
 }
 
+/// Which rows a sample has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rows {
+    /// One for each trained token: the fed token before it, whose hidden state predicts it.
+    #[default]
+    Trained,
+    /// One: the sample's last token. Its target is token 0, which nobody reads.
+    Last,
+}
+
+/// How samples are packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Packing {
+    /// Tokens of a micro-batch (what does not fit together stands alone).
+    pub max_tokens: usize,
+    /// Which rows a sample has.
+    pub rows: Rows,
+    /// Whether the samples of a group stay in one micro-batch.
+    pub keeps_groups: bool,
+}
+
 /// A prompt with some of the responses to it: what shares one computation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Unit {
@@ -42,21 +63,27 @@ struct Unit {
     num_tokens: usize,
 }
 
-/// Response tokens that must be predicted: up to the last trained one.
-fn trained_len(sample: &Sample) -> usize {
-    sample.loss_mask.iter().rposition(|mask| *mask != 0).map_or(0, |last| last + 1)
+impl Rows {
+    /// Response tokens that must be fed for the rows of `sample`; `None` where it has no row.
+    fn num_fed(self, sample: &Sample) -> Option<usize> {
+        match self {
+            // Up to the last trained one, which is only predicted.
+            Self::Trained => sample.loss_mask.iter().rposition(|mask| *mask != 0),
+            Self::Last => Some(sample.response_len()),
+        }
+    }
 }
 
 /// Splits the samples of each prompt into units of at most `max_tokens`, if one sample alone does not exceed it.
-/// Samples without a trained token are in no unit.
-fn units(samples: &[Sample], max_tokens: usize) -> Vec<Unit> {
+/// Samples without a row are in no unit.
+fn units(samples: &[&Sample], packing: Packing) -> Vec<Unit> {
     let mut open: HashMap<&[u32], usize> = HashMap::new();
     let mut units: Vec<Unit> = Vec::new();
     for (i, sample) in samples.iter().enumerate() {
-        let Some(more) = trained_len(sample).checked_sub(1) else { continue };
+        let Some(more) = packing.rows.num_fed(sample) else { continue };
         let prompt = sample.prompt_tokens();
         match open.get(prompt).map(|at| &mut units[*at]) {
-            Some(unit) if unit.num_tokens + more <= max_tokens => {
+            Some(unit) if packing.keeps_groups || unit.num_tokens + more <= packing.max_tokens => {
                 unit.samples.push(i);
                 unit.num_tokens += more;
             }
@@ -65,29 +92,56 @@ fn units(samples: &[Sample], max_tokens: usize) -> Vec<Unit> {
                 units.push(Unit { samples: vec![i], num_tokens: prompt.len() + more });
             }
         }
+        if packing.keeps_groups && samples.get(i + 1).is_none_or(|next| group_of(next) != group_of(sample)) {
+            open.clear();
+        }
     }
     units
 }
 
-/// Packs `samples` for each of `num_ranks`: units are balanced over the ranks by tokens, then packed first-fit.
+fn group_of(sample: &Sample) -> (u64, u32) {
+    (sample.step, sample.group)
+}
+
+/// Units that must not be parted: those of one group where groups are kept, else each by itself.
+fn bundles(samples: &[&Sample], units: Vec<Unit>, packing: Packing) -> Vec<Vec<Unit>> {
+    let group = |unit: &Unit| unit.samples.first().map(|first| group_of(samples[*first]));
+    let mut bundles: Vec<Vec<Unit>> = Vec::new();
+    for unit in units {
+        match bundles.last_mut() {
+            Some(last) if packing.keeps_groups && last.first().map(group) == Some(group(&unit)) => {
+                last.push(unit)
+            }
+            _ => bundles.push(vec![unit]),
+        }
+    }
+    bundles
+}
+
+/// Packs `samples` for each of `num_ranks`: units are balanced over the ranks by tokens, then packed first-fit. Where
+/// groups are kept, samples of a group stand together in `samples`.
 ///
 /// # Errors
 /// A sample whose fields disagree, or a prompt of no tokens.
-pub fn pack(samples: &[Sample], max_tokens: usize, num_ranks: usize) -> Result<Vec<Vec<MicroBatch>>> {
+pub fn pack(samples: &[&Sample], packing: Packing, num_ranks: usize) -> Result<Vec<Vec<MicroBatch>>> {
     for sample in samples {
-        check(sample)?;
+        check(sample, packing.rows)?;
     }
-    let units = units(samples, max_tokens);
-    let costs: Vec<usize> = units.iter().map(|unit| unit.num_tokens).collect();
+    let bundles = bundles(samples, units(samples, packing), packing);
+    let costs: Vec<usize> =
+        bundles.iter().map(|bundle| bundle.iter().map(|unit| unit.num_tokens).sum()).collect();
     let rank_batches = |items: Vec<usize>| {
         let costs: Vec<usize> = items.iter().map(|item| costs[*item]).collect();
-        let bins = first_fit(&costs, max_tokens);
-        bins.into_iter().map(|bin| micro_batch(samples, bin.iter().map(|at| &units[items[*at]]))).collect()
+        let bins = first_fit(&costs, packing.max_tokens);
+        let batch = |bin: Vec<usize>| {
+            micro_batch(samples, bin.iter().flat_map(|at| &bundles[items[*at]]), packing.rows)
+        };
+        bins.into_iter().map(batch).collect()
     };
     Ok(balance(&costs, num_ranks).into_iter().map(rank_batches).collect())
 }
 
-fn check(sample: &Sample) -> Result<()> {
+fn check(sample: &Sample, rows: Rows) -> Result<()> {
     let wrong = |field, expected: String, got: usize| Error::Sample {
         id: sample.id(),
         field,
@@ -109,13 +163,13 @@ fn check(sample: &Sample) -> Result<()> {
     if log_probs != 0 && log_probs != response_len {
         return Err(wrong("rollout_log_probs", format!("{response_len} values or none"), log_probs));
     }
-    if sample.prompt_len == 0 && trained_len(sample) > 0 {
+    if sample.prompt_len == 0 && rows.num_fed(sample).is_some() {
         return Err(wrong("prompt_len", "at least 1 token".to_owned(), 0));
     }
     Ok(())
 }
 
-fn micro_batch<'a>(samples: &[Sample], units: impl Iterator<Item = &'a Unit>) -> MicroBatch {
+fn micro_batch<'a>(samples: &[&Sample], units: impl Iterator<Item = &'a Unit>, rows: Rows) -> MicroBatch {
     let mut batch =
         MicroBatch { tokens: vec![], segments: vec![], rows: vec![], targets: vec![], places: vec![] };
     for unit in units {
@@ -126,28 +180,37 @@ fn micro_batch<'a>(samples: &[Sample], units: impl Iterator<Item = &'a Unit>) ->
         batch.segments.push(Segment::alone(prefix.0, prefix.1));
         batch.tokens.extend(prompt.iter().map(|token| i64::from(*token)));
         for &i in &unit.samples {
-            batch.push_response(prefix, i, &samples[i]);
+            batch.push_response(prefix, i, samples[i], rows);
         }
     }
     batch
 }
 
 impl MicroBatch {
-    fn push_response(&mut self, prefix: (usize, usize), i: usize, sample: &Sample) {
+    fn push_response(&mut self, prefix: (usize, usize), i: usize, sample: &Sample, rows: Rows) {
         let start = self.tokens.len();
-        let trained = &sample.response_tokens()[..trained_len(sample)];
-        // The last trained token is only predicted, never fed.
-        let fed = &trained[..trained.len() - 1];
-        if !fed.is_empty() {
-            self.segments.push(Segment::after(prefix, start, fed.len()));
-            self.tokens.extend(fed.iter().map(|token| i64::from(*token)));
+        let response = sample.response_tokens();
+        let num_fed = rows.num_fed(sample).unwrap_or(0);
+        if num_fed > 0 {
+            self.segments.push(Segment::after(prefix, start, num_fed));
+            self.tokens.extend(response[..num_fed].iter().map(|token| i64::from(*token)));
         }
-        for (token, target) in trained.iter().enumerate().filter(|(token, _)| sample.loss_mask[*token] != 0) {
-            let row = if token == 0 { prefix.0 + prefix.1 - 1 } else { start + token - 1 };
-            self.rows.push(row as i64);
-            self.targets.push(i64::from(*target));
-            self.places.push(Place { sample: i, token });
+        // The fed token before response token `token`.
+        let before = |token: usize| if token == 0 { prefix.0 + prefix.1 - 1 } else { start + token - 1 };
+        if rows == Rows::Last {
+            self.push_row(before(num_fed), 0, Place { sample: i, token: num_fed.saturating_sub(1) });
+            return;
         }
+        for (token, target) in response.iter().enumerate().filter(|(token, _)| sample.loss_mask[*token] != 0)
+        {
+            self.push_row(before(token), *target, Place { sample: i, token });
+        }
+    }
+
+    fn push_row(&mut self, row: usize, target: u32, place: Place) {
+        self.rows.push(row as i64);
+        self.targets.push(i64::from(target));
+        self.places.push(place);
     }
 }
 
@@ -164,10 +227,41 @@ mod tests {
         }
     }
 
+    fn packed(samples: &[Sample], max_tokens: usize, num_ranks: usize) -> Vec<Vec<MicroBatch>> {
+        let samples: Vec<&Sample> = samples.iter().collect();
+        pack(&samples, Packing { max_tokens, ..Packing::default() }, num_ranks).unwrap()
+    }
+
+    #[test]
+    fn pairs_stay_together_and_have_one_row_each_where_only_the_last_counts() {
+        let of_group = |group, sample: Sample| Sample { group, ..sample };
+        let samples = [
+            of_group(0, sample(&[1, 2], &[3, 4], &[1, 1])),
+            of_group(0, sample(&[1, 2], &[], &[])),
+            of_group(1, sample(&[1, 2], &[5], &[0])),
+            of_group(1, sample(&[7], &[8, 9], &[1, 1])),
+        ];
+        let samples: Vec<&Sample> = samples.iter().collect();
+        let packing = Packing { max_tokens: 3, rows: Rows::Last, keeps_groups: true };
+        let batches = pack(&samples, packing, 1).unwrap().remove(0);
+        assert_eq!(batches.len(), 2);
+        assert_eq!(
+            (batches[0].tokens.as_slice(), batches[0].rows.as_slice()),
+            (&[1, 2, 3, 4][..], &[3, 1][..])
+        );
+        assert_eq!(batches[1].tokens, [1, 2, 5, 7, 8, 9]);
+        assert_eq!(batches[1].rows, [2, 5]);
+        assert_eq!(batches[1].places.iter().map(|place| place.sample).collect::<Vec<_>>(), [2, 3]);
+        for num_ranks in [2, 3] {
+            let ranks = pack(&samples, Packing { max_tokens: 100, ..packing }, num_ranks).unwrap();
+            assert_eq!(ranks.iter().flatten().map(|batch| batch.rows.len()).collect::<Vec<_>>(), [2, 2]);
+        }
+    }
+
     #[test]
     fn shared_prompt_is_fed_once() {
         let samples = [sample(&[1, 2], &[3, 4, 5], &[1, 1, 1]), sample(&[1, 2], &[6], &[1])];
-        let batches = pack(&samples, 100, 1).unwrap();
+        let batches = packed(&samples, 100, 1);
         let batch = &batches[0][0];
         assert_eq!(batch.tokens, [1, 2, 3, 4]);
         assert_eq!(batch.segments, [Segment::alone(0, 2), Segment::after((0, 2), 2, 2)]);
@@ -179,7 +273,7 @@ mod tests {
     #[test]
     fn masked_tokens_have_no_row_and_a_masked_tail_is_not_fed() {
         let samples = [sample(&[1], &[2, 3, 4, 5], &[0, 1, 0, 0]), sample(&[1], &[7], &[0])];
-        let batches = pack(&samples, 100, 1).unwrap();
+        let batches = packed(&samples, 100, 1);
         assert_eq!((batches[0][0].tokens.as_slice(), batches[0][0].rows.as_slice()), (&[1, 2][..], &[1][..]));
         assert_eq!(batches[0][0].targets, [3]);
     }
@@ -187,16 +281,16 @@ mod tests {
     #[test]
     fn budget_splits_a_group_and_a_longer_sample_stands_alone() {
         let samples: Vec<Sample> = (0..4).map(|_| sample(&[1, 2, 3], &[4, 5, 6], &[1; 3])).collect();
-        let batches = pack(&samples, 7, 1).unwrap();
+        let batches = packed(&samples, 7, 1);
         assert_eq!(batches[0].iter().map(|batch| batch.tokens.len()).collect::<Vec<_>>(), [7, 7]);
-        assert_eq!(pack(&samples, 2, 1).unwrap()[0].len(), 4);
+        assert_eq!(packed(&samples, 2, 1)[0].len(), 4);
     }
 
     #[test]
     fn ranks_share_every_sample_once() {
         let samples: Vec<Sample> =
             (1..10u32).map(|n| sample(&[n], &vec![n; n as usize], &vec![1; n as usize])).collect();
-        let batches = pack(&samples, 16, 3).unwrap();
+        let batches = packed(&samples, 16, 3);
         let mut seen: Vec<usize> =
             batches.iter().flatten().flat_map(|b| b.places.iter().map(|p| p.sample)).collect();
         assert_eq!(seen.len(), 45);
@@ -207,7 +301,7 @@ mod tests {
 
     #[test]
     fn empty_prompt_is_refused() {
-        let error = pack(&[sample(&[], &[1], &[1])], 9, 1).unwrap_err();
+        let error = pack(&[&sample(&[], &[1], &[1])], Packing::default(), 1).unwrap_err();
         assert_eq!(error.to_string(), "sample 0/0/0.0.0: prompt_len: expected at least 1 token, got 0");
     }
 }

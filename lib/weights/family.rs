@@ -22,6 +22,15 @@ pub fn storages(config: &HfConfig) -> Vec<StorageSpec> {
     specs
 }
 
+/// The storages of a head that gives each hidden state one number, a value or a score: `score` `[1, hidden]` under the
+/// name that `transformers` gives the head of its `...ForSequenceClassification` models, and `score_bias` `[1]`.
+pub fn value_head(config: &HfConfig) -> [StorageSpec; 2] {
+    [
+        StorageSpec::single("score", "score.weight", &[1, config.hidden_size]),
+        StorageSpec::single("score_bias", "score.bias", &[1]),
+    ]
+}
+
 fn push_layer(specs: &mut Vec<StorageSpec>, config: &HfConfig, layer: usize) {
     let (hidden, head_dim) = (config.hidden_size, config.head_dim);
     let q_rows = config.num_attention_heads * head_dim;

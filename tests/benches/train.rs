@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rival::{Rival, Seconds, report, setting, timed};
 use slime_comm::Single;
-use slime_config::{Algorithm, Train};
+use slime_config::Train;
 use slime_model::Model;
 use slime_record::Sample;
 use slime_trainer::{Scored, Settings, Trainer};
@@ -37,7 +37,7 @@ fn rollout(groups: usize, samples: usize) -> Vec<Scored> {
                 loss_mask,
                 ..Sample::default()
             };
-            scored.push(Scored { sample, reward: (index % 2) as f32 });
+            scored.push(Scored::new(sample, (index % 2) as f32));
         }
     }
     scored
@@ -92,14 +92,12 @@ fn main() {
     let scored = rollout(groups, samples);
     let settings = Settings {
         train: Train { lr: 1e-6, max_tokens_per_gpu: 1024, ..Train::default() },
-        algorithm: Algorithm::default(),
-        temperature: 1.0,
-        num_steps_per_rollout: 1,
         num_optimizer_steps: 1000,
+        ..Settings::default()
     };
     let model = Model::load(dir, Kind::Float, Device::Cpu).unwrap();
     let products = Model::load(dir, Kind::Float, Device::Cpu).unwrap();
-    let mut trainer = Trainer::new(model, None, Arc::new(Single), settings).unwrap();
+    let mut trainer = Trainer::new(model, Arc::new(Single), settings).unwrap();
     let mut rival = Rival::start("rival_train.py", threads, &job(dir, &scored, threads, micro_batch));
 
     let counts = trainer.train_rollout(&scored).unwrap().remove(0);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use slime_comm::Single;
-use slime_config::{Algorithm, Train};
+use slime_config::Train;
 use slime_model::Model;
 use slime_record::Sample;
 use slime_trainer::{Scored, Settings, Trainer};
@@ -75,18 +75,16 @@ fn train(dir: &Path) -> f64 {
     let num_parameters = model.params().num_parameters() as f64;
     let settings = Settings {
         train: Train { lr: 1e-4, max_tokens_per_gpu: 16, ..Train::default() },
-        algorithm: Algorithm::default(),
-        temperature: 1.0,
-        num_steps_per_rollout: 1,
         num_optimizer_steps: 10,
+        ..Settings::default()
     };
-    let mut trainer = Trainer::new(model, None, Arc::new(Single), settings).unwrap();
+    let mut trainer = Trainer::new(model, Arc::new(Single), settings).unwrap();
     let scored: Vec<Scored> = (0..4u32)
         .map(|index| {
             let tokens = vec![5, 6, 7, 8 + index, 9, 10 + index];
             let (loss_mask, prompt_len) = (vec![1; 3], 3);
             let sample = Sample { index, tokens, prompt_len, loss_mask, ..Sample::default() };
-            Scored { sample, reward: (index % 2) as f32 }
+            Scored::new(sample, (index % 2) as f32)
         })
         .collect();
     for _ in 0..3 {

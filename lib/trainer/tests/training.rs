@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use slime_comm::{Communicator, Single, Threads};
-use slime_config::{Algorithm, KlLossType, LossReducer, Train};
+use slime_config::{KlLossType, LossReducer, Train};
 use slime_model::{Context, Model, Segment};
 use slime_record::Sample;
-use slime_trainer::{Error, Scored, Settings, StepMetrics, Trainer, log_probs::log_probs, packing::pack};
+use slime_trainer::log_probs::log_probs;
+use slime_trainer::packing::{MicroBatch, Packing, pack};
+use slime_trainer::{Error, Roles, Scored, Settings, StepMetrics, Trainer};
 use tch::{Device, Kind, Tensor};
 
 fn model(name: &str, kind: Kind) -> Model {
@@ -37,24 +39,28 @@ fn rollout(num_groups: u32, num_samples: u32) -> Vec<Scored> {
             let tokens = [prompt.clone(), response].concat();
             let prompt_len = prompt.len() as u32;
             let sample = Sample { group, index, tokens, prompt_len, loss_mask, ..Sample::default() };
-            scored.push(Scored { sample, reward: (index % 2) as f32 + 0.1 * group as f32 });
+            scored.push(Scored::new(sample, (index % 2) as f32 + 0.1 * group as f32));
         }
     }
     scored
 }
 
+fn packed(samples: &[Sample], max_tokens: usize) -> Vec<MicroBatch> {
+    let samples: Vec<&Sample> = samples.iter().collect();
+    pack(&samples, Packing { max_tokens, ..Packing::default() }, 1).unwrap().remove(0)
+}
+
 fn settings() -> Settings {
     Settings {
         train: Train { lr: 1e-3, max_tokens_per_gpu: 64, ..Train::default() },
-        algorithm: Algorithm::default(),
         temperature: 0.7,
-        num_steps_per_rollout: 1,
         num_optimizer_steps: 10,
+        ..Settings::default()
     }
 }
 
 fn trainer(kind: Kind, comm: Arc<dyn Communicator>, settings: Settings) -> Trainer {
-    Trainer::new(model("llama", kind), None, comm, settings).unwrap()
+    Trainer::new(model("llama", kind), comm, settings).unwrap()
 }
 
 /// Steps over fresh weights: the metrics, the first reduced gradients, the weights afterwards.
@@ -73,7 +79,7 @@ fn run(
             Ok(())
         })
         .unwrap();
-    let weights = trainer.model().params().iter().map(|(_, tensor)| tensor.detach().copy()).collect();
+    let weights = trainer.policy().params().iter().map(|(_, tensor)| tensor.detach().copy()).collect();
     (metrics, first, weights)
 }
 
@@ -89,7 +95,7 @@ fn shared_prompt_gives_the_gradients_of_separate_sequences() {
         let shared = model(name, Kind::Double);
         shared.params().set_requires_grad(true);
         let mut total = 0.0;
-        for batch in pack(&samples, 40, 1).unwrap().remove(0) {
+        for batch in packed(&samples, 40) {
             let (log_probs_r, entropy_r) = log_probs(&shared, &batch, 0.7).unwrap();
             let weights: Vec<f64> = batch.places.iter().map(|p| 1.0 + (p.sample + p.token) as f64).collect();
             let loss = ((log_probs_r + entropy_r * 0.1) * Tensor::from_slice(&weights)).sum(Kind::Double);
@@ -184,12 +190,12 @@ fn first_step_has_ratio_one_and_later_steps_keep_the_old_log_probs() {
 #[test]
 fn reference_adds_a_kl_that_is_zero_at_first_and_positive_later() {
     let mut settings = settings();
-    settings.algorithm.kl_loss_coef = 0.1;
+    settings.algorithm.kl_loss_coef = Some(0.1);
     settings.algorithm.kl_loss_type = KlLossType::K3;
     settings.train.lr = 1e-2;
     let reference = Some(model("llama", Kind::Float));
-    let mut trainer =
-        Trainer::new(model("llama", Kind::Float), reference, Arc::new(Single), settings).unwrap();
+    let roles = Roles { reference, ..Roles::from(model("llama", Kind::Float)) };
+    let mut trainer = Trainer::new(roles, Arc::new(Single), settings).unwrap();
     let scored = rollout(3, 4);
     let first = trainer.train_rollout(&scored).unwrap().remove(0);
     let second = trainer.train_rollout(&scored).unwrap().remove(0);
@@ -205,21 +211,21 @@ fn rewarded_responses_become_likelier_in_f32_and_bf16() {
         for reducer in [LossReducer::SampleMean, LossReducer::TokenMean] {
             let mut settings = settings();
             settings.train.lr = 3e-3;
-            settings.algorithm.loss_reducer = reducer;
+            settings.algorithm.loss_reducer = Some(reducer);
             let mut trainer = trainer(kind, Arc::new(Single), settings);
             let margin = |model: &Model| {
                 let samples: Vec<Sample> = scored.iter().map(|scored| scored.sample.clone()).collect();
-                let batch = pack(&samples, 4096, 1).unwrap().remove(0).remove(0);
+                let batch = packed(&samples, 4096).remove(0);
                 let (log_probs_r, _) = tch::no_grad(|| log_probs(model, &batch, 0.7)).unwrap();
                 let signs: Vec<f32> =
                     batch.places.iter().map(|p| if p.sample % 2 == 1 { 1.0 } else { -1.0 }).collect();
                 (log_probs_r * Tensor::from_slice(&signs)).sum(Kind::Float).double_value(&[])
             };
-            let before = margin(trainer.model());
+            let before = margin(trainer.policy());
             for _ in 0..8 {
                 trainer.train_rollout(&scored).unwrap();
             }
-            let after = margin(trainer.model());
+            let after = margin(trainer.policy());
             assert!(after > before + 1.0, "{kind:?} {reducer:?}: {before} -> {after}");
         }
     }
@@ -231,18 +237,18 @@ fn state_buffers_resume_to_the_same_bits() {
     let mut whole = trainer(Kind::Float, Arc::new(Single), settings());
     whole.train_rollout(&scored).unwrap();
     let mut resumed = trainer(Kind::Float, Arc::new(Single), settings());
-    for (name, len) in whole.optimizer().buffers() {
-        let values = whole.optimizer().read_buffer(&name).unwrap();
+    for (name, len) in whole.buffers() {
+        let values = whole.read_buffer(&name).unwrap();
         assert_eq!(values.len(), len);
-        resumed.optimizer_mut().write_buffer(&name, &values).unwrap();
+        resumed.write_buffer(&name, &values).unwrap();
     }
-    resumed.optimizer_mut().set_step_count(whole.optimizer().step_count());
+    resumed.set_progress(whole.progress());
     let expected = whole.train_rollout(&scored).unwrap();
     assert_eq!(resumed.train_rollout(&scored).unwrap(), expected);
-    for ((_, a), (_, b)) in whole.model().params().iter().zip(resumed.model().params().iter()) {
+    for ((_, a), (_, b)) in whole.policy().params().iter().zip(resumed.policy().params().iter()) {
         assert!(a.equal(b));
     }
-    let error = resumed.optimizer_mut().write_buffer("exp_avg/nothing", &[]).unwrap_err();
+    let error = resumed.write_buffer("exp_avg/nothing", &[]).unwrap_err();
     assert_eq!(error.exit_code(), 65);
 }
 
@@ -260,6 +266,17 @@ fn bad_samples_are_named() {
     }
     assert!(matches!(train(&scored), Err(Error::NothingTrained { step: 0 })));
     let mut scored = rollout(1, 2);
-    scored[0].reward = f32::NAN;
-    assert!(matches!(train(&scored), Err(Error::NotFinite { what: "loss", .. })));
+    scored[0].reward = Some(f32::NAN);
+    let error = train(&scored).unwrap_err().to_string();
+    assert_eq!(error, "sample 0/0/0.0.0: reward: expected a finite number, got NaN");
+    let mut scored = rollout(1, 3);
+    scored[2].sample.rollout_log_probs = vec![f32::NEG_INFINITY; scored[2].sample.response_len()];
+    let error = train(&scored).unwrap_err().to_string();
+    assert_eq!(error, "sample 0/0/2.0.0: rollout_log_probs: expected finite numbers, got -inf");
+    let error = train(&rollout(2, 1)).unwrap_err().to_string();
+    assert_eq!(error, "sample 0/0/0.0.0: group: expected at least 2 samples for grpo, got 1");
+    let mut scored = rollout(1, 2);
+    scored[1].reward = None;
+    let error = train(&scored).unwrap_err().to_string();
+    assert_eq!(error, "sample 0/0/1.0.0: reward: expected a number, got none");
 }

@@ -1,0 +1,84 @@
+//! The critic's optimizer steps over a rollout.
+
+use std::time::Instant;
+
+use slime_config::Train;
+use tch::Tensor;
+
+use crate::log_probs::hidden_states;
+use crate::loss::value_loss::value_loss;
+use crate::plan::{Plan, Prepared};
+use crate::schedule::learning_rate;
+use crate::tally::{Stat, Tally};
+use crate::{Error, Result, StepMetrics, Trainer};
+
+impl Trainer {
+    /// One optimizer step of the critic for each of the policy's, all before the policy's first.
+    pub(crate) fn train_critic(&mut self, plans: &[Plan], steps: &mut [StepMetrics]) -> Result<()> {
+        if self.critic.is_none() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        for (plan, metrics) in plans.iter().zip(steps) {
+            self.critic_step(plan, metrics)?;
+        }
+        self.report.critic_train = self.observation.phase("critic_train", began);
+        Ok(())
+    }
+
+    fn critic_step(&mut self, plan: &Plan, metrics: &mut StepMetrics) -> Result<()> {
+        let settings = &self.settings;
+        let train = Train { lr: settings.critic.lr.unwrap_or(settings.train.lr), ..settings.train.clone() };
+        let num_steps = settings.num_optimizer_steps;
+        let mut tally = Tally::new();
+        if let Some(critic) = &mut self.critic {
+            critic.optimizer.zero_grads()?;
+        }
+        for prepared in &plan.batches {
+            let loss = self.value_objective(prepared, &mut tally)?;
+            loss.f_backward()?;
+            tally.flush()?;
+            if let Some(critic) = &mut self.critic {
+                critic.optimizer.accumulate()?;
+            }
+        }
+        let began = Instant::now();
+        tally.reduce(&*self.comm)?;
+        self.waited(began);
+        let Some(critic) = &mut self.critic else { return Ok(()) };
+        let step = critic.optimizer.step_count();
+        let loss = tally.sum(Stat::ValueLoss);
+        if !loss.is_finite() {
+            let samples = plan.scored.iter().map(crate::Scored::id).collect();
+            return Err(Error::NotFinite { step, what: "value loss", value: loss, samples });
+        }
+        let lr = learning_rate(&train, step, num_steps);
+        let began = Instant::now();
+        let grads = critic.optimizer.reduce_grads(&*self.comm, self.nccl.as_ref())?;
+        if self.comm.size() > 1 {
+            self.observation.catch_up();
+            self.report.collectives += began.elapsed();
+        }
+        let grad_norm = critic.optimizer.update(&grads, &train, lr)?;
+        let mut put = |name, value| metrics.extra.insert(name, value);
+        put("train/critic-value_loss", loss);
+        put("train/critic-value_clipfrac", tally.sum(Stat::ValueClipped));
+        put("train/critic-grad_norm", grad_norm);
+        put("train/critic-lr-pg_0", lr);
+        Ok(())
+    }
+
+    /// The value loss of a micro-batch, with the reducer's denominator.
+    fn value_objective(&self, prepared: &Prepared, tally: &mut Tally) -> Result<Tensor> {
+        let (Some(critic), Some(old_r), Some(return_r)) =
+            (&self.critic, &prepared.old_value_r, &prepared.return_r)
+        else {
+            return Err(Error::Role { role: "a critic with a value head" });
+        };
+        let values_r = critic.model.values(&hidden_states(&critic.model, &prepared.batch)?)?;
+        let loss = value_loss(&values_r, old_r, return_r, self.settings.critic.value_clip)?;
+        tally.add(Stat::ValueLoss, &loss.loss_r, &prepared.coefficient_r)?;
+        tally.add(Stat::ValueClipped, &loss.clipped_r, &prepared.coefficient_r)?;
+        Ok(loss.loss_r.f_mul(&prepared.coefficient_r)?.f_sum(old_r.kind())?)
+    }
+}

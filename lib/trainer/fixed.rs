@@ -1,0 +1,81 @@
+//! What stays fixed over a rollout's optimizer steps: log-probs before the first update, of the reference and of the
+//! teacher, and the critic's values.
+
+use std::time::Instant;
+
+use slime_config::{KlLossType, LossType, OldLogProbs};
+use slime_model::Model;
+use tch::Tensor;
+
+use crate::log_probs::{head, hidden_states};
+use crate::plan::{Plan, Prepared};
+use crate::{Error, Result, Settings, Trainer};
+
+impl Trainer {
+    /// Log-probs of policy, reference and teacher, where something reads them.
+    pub(crate) fn fix_log_probs(&mut self, plans: &mut [Plan]) -> Result<()> {
+        if self.needs_old_log_probs() {
+            let began = Instant::now();
+            for prepared in Self::batches(plans) {
+                let (_, log_prob_r, entropy_r) = self.frozen(self.policy(), prepared)?;
+                (prepared.old_log_prob_r, prepared.old_entropy_r) = (Some(log_prob_r), Some(entropy_r));
+            }
+            self.report.log_probs = self.observation.phase("log_probs", began);
+        }
+        if let Some(reference) = &self.reference {
+            let began = Instant::now();
+            let algorithm = &self.settings.algorithm;
+            let is_whole = algorithm.loss == LossType::Policy && algorithm.kl_loss_type == KlLossType::Full;
+            for prepared in Self::batches(plans) {
+                let (hidden_rd, log_prob_r, _) = self.frozen(reference, prepared)?;
+                prepared.ref_log_prob_r = Some(log_prob_r);
+                prepared.ref_hidden_rd = is_whole.then_some(hidden_rd);
+            }
+            self.report.ref_log_probs = self.observation.phase("ref_log_probs", began);
+        }
+        if let Some(teacher) = &self.teacher {
+            let began = Instant::now();
+            for prepared in Self::batches(plans) {
+                prepared.teacher_log_prob_r = Some(self.frozen(teacher, prepared)?.1);
+            }
+            self.report.teacher_log_probs = self.observation.phase("teacher_log_probs", began);
+        }
+        Ok(())
+    }
+
+    /// The critic's values before its first update.
+    pub(crate) fn fix_values(&mut self, plans: &mut [Plan]) -> Result<()> {
+        if let Some(critic) = &self.critic {
+            let began = Instant::now();
+            for prepared in Self::batches(plans) {
+                prepared.old_value_r = Some(tch::no_grad(|| {
+                    let hidden_rd = hidden_states(&critic.model, &prepared.batch)?;
+                    Ok::<_, Error>(critic.model.values(&hidden_rd)?)
+                })?);
+            }
+            self.report.values = self.observation.phase("values", began);
+        }
+        Ok(())
+    }
+
+    /// Whether the policy's log-probs must be known before its first update. With one optimizer step, and nothing that
+    /// estimates from them, they are those of the step itself: the ratio is exactly 1 and a forward pass is saved.
+    fn needs_old_log_probs(&self) -> bool {
+        let Settings { algorithm, num_steps_per_rollout, opd_kl_coef, .. } = &self.settings;
+        let estimates = algorithm.kl_coef.is_some() || opd_kl_coef.is_some();
+        let is_policy = algorithm.loss == LossType::Policy;
+        let is_recomputed = algorithm.old_log_probs == OldLogProbs::Recomputed;
+        is_policy
+            && (is_recomputed && *num_steps_per_rollout > 1 || estimates || algorithm.correction.normalize)
+    }
+
+    /// Hidden states, log-probs and entropy of a model without gradient.
+    fn frozen(&self, model: &Model, prepared: &Prepared) -> Result<(Tensor, Tensor, Tensor)> {
+        tch::no_grad(|| {
+            let hidden_rd = hidden_states(model, &prepared.batch)?;
+            let (log_prob_r, entropy_r) =
+                head(model, &prepared.batch, &hidden_rd, self.settings.temperature)?;
+            Ok((hidden_rd, log_prob_r, entropy_r))
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! What the trainer learns from: samples, with what others found out about them.
+
+use serde::{Deserialize, Serialize};
+use slime_record::{Sample, SampleId};
+
+use crate::{Error, Result};
+
+/// A sample with its reward and what else the configured formulas read.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scored {
+    /// The sample.
+    pub sample: Sample,
+    /// Its reward; recorded answers have none.
+    pub reward: Option<f32>,
+    /// Rewards of single response tokens (process rewards), one for each; empty where there are none.
+    pub token_rewards: Vec<f32>,
+    /// The teacher's log-prob of each response token; empty where a teacher is at hand or none is wanted.
+    pub teacher_log_probs: Vec<f32>,
+    /// By how much the first answer of a pair is known to be better.
+    pub margin: Option<f32>,
+}
+
+impl Scored {
+    /// A sample with its reward alone.
+    pub fn new(sample: Sample, reward: f32) -> Self {
+        Self { sample, reward: Some(reward), ..Self::default() }
+    }
+
+    /// The sample's identity.
+    pub fn id(&self) -> SampleId {
+        self.sample.id()
+    }
+
+    /// Trained response tokens.
+    pub fn num_trained(&self) -> usize {
+        self.sample.loss_mask.iter().filter(|mask| **mask != 0).count()
+    }
+
+    /// An error about a field of this sample.
+    pub(crate) fn wrong(
+        &self,
+        field: &'static str,
+        expected: impl Into<String>,
+        got: impl ToString,
+    ) -> Error {
+        Error::Sample { id: self.id(), field, expected: expected.into(), got: got.to_string() }
+    }
+
+    /// Checks lengths, and that every number about a trained token is one.
+    pub(crate) fn check(&self, vocab_size: usize) -> Result<()> {
+        let sample = &self.sample;
+        if let Some(token) = sample.tokens.iter().find(|token| **token as usize >= vocab_size) {
+            return Err(self.wrong("tokens", format!("ids below {vocab_size}"), token));
+        }
+        if let Some(reward) = self.reward.filter(|reward| !reward.is_finite()) {
+            return Err(self.wrong("reward", "a finite number", reward));
+        }
+        if !(sample.weight.is_finite() && sample.weight >= 0.0) {
+            return Err(self.wrong("weight", "a finite number of at least 0", sample.weight));
+        }
+        let response_len = sample.response_len();
+        for (field, values) in [
+            ("rollout_log_probs", &sample.rollout_log_probs),
+            ("token_rewards", &self.token_rewards),
+            ("teacher_log_probs", &self.teacher_log_probs),
+        ] {
+            if !values.is_empty() && values.len() != response_len {
+                return Err(self.wrong(field, format!("{response_len} values or none"), values.len()));
+            }
+            let trained = values.iter().zip(&sample.loss_mask).filter(|(_, mask)| **mask != 0);
+            if let Some(value) = trained.map(|(value, _)| value).find(|value| !value.is_finite()) {
+                return Err(self.wrong(field, "finite numbers", value));
+            }
+        }
+        Ok(())
+    }
+}

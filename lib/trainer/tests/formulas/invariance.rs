@@ -1,0 +1,88 @@
+//! The same loss and gradients however a rollout is split, ordered, padded, shared or spread over ranks.
+
+use std::sync::Arc;
+
+use slime_comm::{Communicator, Single, Threads};
+use slime_trainer::{Scored, Settings};
+use tch::Tensor;
+
+use crate::rollout::{has_pairs, rollout, settings, trainer};
+
+/// Losses of every optimizer step, and the gradients of the first.
+type Outcome = (Vec<f64>, Vec<Tensor>);
+
+fn run(settings: Settings, scored: &[Scored], comm: Arc<dyn Communicator>) -> Outcome {
+    let mut trainer = trainer(settings, comm);
+    let mut grads = Vec::new();
+    let steps = trainer
+        .train_rollout_with(scored, |_, reduced| {
+            if grads.is_empty() {
+                grads = reduced.iter().map(|(_, grad)| grad.copy()).collect();
+            }
+            Ok(())
+        })
+        .unwrap();
+    let of_critic = steps.iter().filter_map(|step| step.extra.get("train/critic-value_loss").copied());
+    let losses: Vec<f64> = of_critic.chain(steps.iter().map(|step| step.loss)).collect();
+    (losses, grads)
+}
+
+/// The largest relative difference of losses and first gradients.
+fn distance(a: &Outcome, b: &Outcome) -> f64 {
+    assert_eq!((a.0.len(), a.1.len()), (b.0.len(), b.1.len()));
+    let losses = a.0.iter().zip(&b.0).map(|(a, b)| (a - b).abs() / b.abs().max(0.1)).fold(0.0, f64::max);
+    let largest =
+        |tensors: &[Tensor]| tensors.iter().map(|x| x.abs().max().double_value(&[])).fold(0.0, f64::max);
+    let apart: Vec<Tensor> = a.1.iter().zip(&b.1).map(|(a, b)| a - b).collect();
+    losses.max(largest(&apart) / largest(&b.1))
+}
+
+/// The largest difference over all the ways in which a rollout may be laid out, relative.
+pub fn check(name: &str) -> f64 {
+    let scored = if has_pairs(name) { rollout(6, 2) } else { rollout(4, 4) };
+    let base = run(settings(name), &scored, Arc::new(Single));
+    assert!(
+        base.0.iter().all(|loss| loss.is_finite())
+            && base.1.iter().any(|g| g.abs().max().double_value(&[]) > 0.0)
+    );
+    let mut largest = 0.0_f64;
+    let mut compare = |what: &str, other: &Outcome| {
+        let apart = distance(other, &base);
+        assert!(apart < 1e-4, "{name}, {what}: {apart:e}");
+        largest = largest.max(apart);
+    };
+    for max_tokens in [1, 12, 4096] {
+        // A budget of 1 shares no prompt.
+        let mut small = settings(name);
+        small.train.max_tokens_per_gpu = max_tokens;
+        compare("micro-batches", &run(small, &scored, Arc::new(Single)));
+    }
+    let reversed: Vec<Scored> = scored.iter().rev().cloned().collect();
+    compare("order", &run(settings(name), &reversed, Arc::new(Single)));
+    if name != "reward_model" {
+        // The last token is what a reward model reads.
+        compare("padding", &run(settings(name), &padded(&scored), Arc::new(Single)));
+    }
+    for size in [2, 3] {
+        let ranks = Threads::spawn(size, |comm| run(settings(name), &scored, Arc::new(comm))).unwrap();
+        for rank in &ranks {
+            compare("ranks", rank);
+        }
+    }
+    largest
+}
+
+/// Masked tokens behind every response.
+fn padded(scored: &[Scored]) -> Vec<Scored> {
+    let pad = |scored: &Scored| {
+        let mut padded = scored.clone();
+        for _ in 0..3 {
+            padded.sample.tokens.push(5);
+            padded.sample.loss_mask.push(0);
+            padded.sample.rollout_log_probs.push(f32::NAN);
+            padded.teacher_log_probs.push(f32::NAN);
+        }
+        padded
+    };
+    scored.iter().map(pad).collect()
+}
