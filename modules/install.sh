@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Installs slime as a tree that may be moved: tools, libraries, scripts, man pages, completions, modulefiles.
 #
-#   bash modules/install.sh PREFIX       then: module use PREFIX/modulefiles; module load slime
+#   bash modules/install.sh [--small] PREFIX     then: module use PREFIX/modulefiles; module load slime
 #
-# Reads:  SLIME_BIN (default target/release of this source tree, built when a tool is missing there);
+#   --small   tools built for size and stripped: together under 50 MB, and the names of functions that a rank which
+#             hangs is told by are gone; the build takes four times as long
+#
+# Reads:  SLIME_BIN (default target/release of this source tree, with --small target/dist, built when a tool is missing
+#         there);
 #         .cargo/config.toml, in which bootstrap.sh keeps the places of libtorch and MPI
 # Writes: PREFIX/{bin,lib,sbatch,configs,tests,share,modulefiles}. Every file appears whole, and running programs keep the
 #         one they have. A second run writes what differs and removes what is no part of slime any more; files of
@@ -15,6 +19,11 @@ home=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 say() { printf 'install: %s\n' "$*" >&2; }
 die() { say "error: $2"; say "hint: $3"; exit "$1"; }
 
+profile=release symbols=--strip-debug
+if [ "${1:-}" = --small ]; then
+    profile=dist symbols=--strip-all
+    shift
+fi
 case ${1:-} in
     -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     '' | -*) die 64 "no PREFIX" "bash modules/install.sh /opt/slime" ;;
@@ -29,12 +38,12 @@ trap 'rm -rf "$staged"' EXIT
 
 tools=()
 for folder in "$home"/bins/*/; do tools+=("$(basename "$folder")"); done
-bin=${SLIME_BIN:-$home/target/release}
+bin=${SLIME_BIN:-$home/target/$profile}
 for tool in "${tools[@]}"; do
     [ ! -x "$bin/$tool" ] || continue
     [ -z "${SLIME_BIN:-}" ] || die 66 "$bin has no $tool" "unset SLIME_BIN to build it"
     bash "$home/modules/bootstrap.sh"
-    (cd "$home" && cargo build --release --workspace --bins) || die 66 "the tools could not be built" "see above"
+    (cd "$home" && cargo build --profile "$profile" --workspace --bins) || die 66 "the tools could not be built" "see above"
     break
 done
 
@@ -87,8 +96,7 @@ relocate() {
 
 stage() {
     cp -L "$bin/$1" "$staged/$1"
-    # The names of functions stay: a rank that hangs is told by them.
-    if command -v strip >/dev/null; then strip --strip-debug "$staged/$1"; fi
+    if command -v strip >/dev/null; then strip "$symbols" "$staged/$1"; fi
 }
 
 for library in "$libtorch"/lib/*.so*; do place 755 "$library" "lib/$(basename "$library")"; done

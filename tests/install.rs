@@ -380,7 +380,7 @@ fn container_definitions_have_the_same_steps() {
     let mut post = vec![format!("cd {}", rest("WORKDIR ")[0])];
     post.extend(build.iter().cloned());
     assert_eq!(section(true, "post"), post);
-    assert_eq!(post[1..], ["bash modules/bootstrap.sh", "bash modules/install.sh /opt/slime"]);
+    assert_eq!(post[1..], ["bash modules/bootstrap.sh", "bash modules/install.sh --small /opt/slime"]);
     assert_eq!(section(false, "post"), *packages);
     assert_eq!(section(false, "test"), *version);
     let environment: Vec<String> = rest("ENV ").iter().map(|line| format!("export {line}")).collect();

@@ -12,7 +12,7 @@ use slime_trainer::{Error, Observation, Report, StepMetrics};
 
 use crate::failure;
 use crate::write_log_probs::{Writer, write_log_probs};
-use crate::write_metrics::{self, Ranks, Times};
+use crate::write_metrics::{self, Ranks, Times, write_not_finite};
 
 /// The category of the trainer's spans.
 const CATEGORY: &str = "trainer";
@@ -131,14 +131,17 @@ impl Observer {
         Ok(Trained { steps, report, ranks, ended })
     }
 
-    /// A loss or gradient that is not a number ends the run; the warning stays.
+    /// A loss or gradient that is not a number ends the run; the warning and the samples' names stay.
     pub fn failed(&mut self, step: u64, error: &Error) {
-        if let (Error::NotFinite { what, .. }, 0) = (error, self.rank) {
-            let mut row = Row::of_step(step, TOOL);
-            row.set(if *what == "loss" { "train/loss" } else { "train/grad_norm" }, f64::NAN);
-            if let Err(error) = self.watch.observe(&row) {
-                tracing::warn!("{error}");
-            }
+        let (Error::NotFinite { what, samples, .. }, 0) = (error, self.rank) else { return };
+        let mut row = Row::of_step(step, TOOL);
+        row.set(if *what == "loss" { "train/loss" } else { "train/grad_norm" }, f64::NAN);
+        if let Err(error) = self.watch.observe(&row) {
+            tracing::warn!("{error}");
+        }
+        let path = self.run.join(paths::not_finite());
+        if let Err(error) = write_not_finite(&path, step, what, samples) {
+            tracing::warn!("{}: {error}", path.display());
         }
     }
 

@@ -1,10 +1,14 @@
 //! The numbers of a trained step under the names of `slime_metrics::names`.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
+use serde_json::json;
 use slime_config::Metrics;
 use slime_metrics::Row;
-use slime_record::Manifest;
+use slime_record::{Manifest, SampleId};
 use slime_trainer::{Report, StepMetrics};
 
 /// Operations of forward and backward together, in forward passes.
@@ -151,4 +155,15 @@ fn add_speed(row: &mut Row, num_tokens: usize, report: &Report, settings: &Metri
 /// A share of a time; 0 of none.
 pub fn ratio(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
+}
+
+/// Adds a line with the names of the samples whose part of a number was not finite.
+///
+/// # Errors
+/// The disk refuses.
+pub fn write_not_finite(path: &Path, step: u64, what: &str, samples: &[SampleId]) -> std::io::Result<()> {
+    let samples: Vec<String> = samples.iter().map(ToString::to_string).collect();
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    writeln!(file, "{}", json!({ "step": step, "what": what, "samples": samples }))?;
+    file.sync_all()
 }

@@ -188,6 +188,11 @@ pub fn metrics_file(tool: &str) -> String {
     format!("{METRICS}/{tool}.jsonl")
 }
 
+/// The samples whose part of a loss was not a number: an object a line with `step`, `what` and `samples`.
+pub fn not_finite() -> String {
+    metrics_file("not_finite")
+}
+
 /// The tool name of an engine's metrics: `engine-2`.
 pub fn engine_metrics(replica: u32) -> String {
     format!("engine-{replica}")

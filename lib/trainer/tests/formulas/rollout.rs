@@ -108,6 +108,7 @@ pub fn settings(name: &str) -> Settings {
         loss_len: 16.0,
         ..Settings::default()
     };
+    settings.checks.on_failure = OnFailure::Fail;
     let algorithm = &mut settings.algorithm;
     let mut correct = |correction: Correction| algorithm.correction = correction;
     let weight = |weight| Correction { weight, high: Some(1.2), low: Some(0.85), ..Correction::default() };
