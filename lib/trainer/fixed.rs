@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use slime_config::{KlLossType, LossType, OldLogProbs};
 use slime_model::Model;
+use slime_model::ops::as_trained;
 use tch::Tensor;
 
 use crate::log_probs::{head, hidden_states};
@@ -48,7 +49,7 @@ impl Trainer {
         if let Some(critic) = &self.critic {
             let began = Instant::now();
             for prepared in Self::batches(plans) {
-                prepared.old_value_r = Some(tch::no_grad(|| {
+                prepared.old_value_r = Some(without_grad(|| {
                     let hidden_rd = hidden_states(&critic.model, &prepared.batch)?;
                     Ok::<_, Error>(critic.model.values(&hidden_rd)?)
                 })?);
@@ -69,13 +70,17 @@ impl Trainer {
             && (is_recomputed && *num_steps_per_rollout > 1 || estimates || algorithm.correction.normalize)
     }
 
-    /// Hidden states, log-probs and entropy of a model without gradient.
+    /// Hidden states, log-probs and entropy of a model without gradient, to the bit those of a training step.
     fn frozen(&self, model: &Model, prepared: &Prepared) -> Result<(Tensor, Tensor, Tensor)> {
-        tch::no_grad(|| {
+        without_grad(|| {
             let hidden_rd = hidden_states(model, &prepared.batch)?;
             let (log_prob_r, entropy_r) =
                 head(model, &prepared.batch, &hidden_rd, self.settings.temperature)?;
             Ok((hidden_rd, log_prob_r, entropy_r))
         })
     }
+}
+
+fn without_grad<T>(f: impl FnOnce() -> T) -> T {
+    tch::no_grad(|| as_trained(f))
 }

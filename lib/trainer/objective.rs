@@ -19,7 +19,7 @@ use crate::{Error, Result, Trainer};
 pub(crate) struct Objective {
     /// One number, denominators applied.
     pub loss: Tensor,
-    /// What each sequence or pair added, before its coefficient.
+    /// What each row or pair added, before its coefficient.
     pub parts: Tensor,
     /// Log-probs before the rollout's first update; empty where the loss has none.
     pub log_prob_r: Tensor,
@@ -238,7 +238,7 @@ fn policy_loss(
 /// The sum over rows, with the reducer's denominator.
 fn whole(loss_r: Tensor, prepared: &Prepared) -> Result<Objective> {
     let loss = loss_r.f_mul(&prepared.coefficient_r)?.f_sum(loss_r.kind())?;
-    let parts = prepared.sequences.sum(&loss_r.f_detach()?)?;
+    let parts = loss_r.f_detach()?;
     Ok(Objective { loss, parts, log_prob_r: parts_of_none(&loss_r)? })
 }
 

@@ -55,8 +55,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Forward, loss and backward of one micro-batch; gradients stay in the parameters. Returns what each sequence or pair
-    /// added to the loss.
+    /// Forward, loss and backward of one micro-batch; gradients stay in the parameters. Returns what each row or pair added
+    /// to the loss.
     fn micro_step(
         &mut self,
         plan: &Plan,
@@ -92,10 +92,8 @@ impl Trainer {
         for (prepared, parts) in plan.batches.iter().zip(parts) {
             let values = Vec::<f64>::try_from(parts.f_to_device(Device::Cpu)?.f_to_kind(tch::Kind::Double)?)?;
             let samples: Vec<usize> = match is_pair {
-                true => {
-                    prepared.sequences.samples().iter().copied().filter(|i| i.is_multiple_of(2)).collect()
-                }
-                false => prepared.sequences.samples().to_vec(),
+                true => prepared.sequences.samples().iter().copied().filter(|i| i.is_multiple_of(2)).collect(),
+                false => prepared.batch.places.iter().map(|place| place.sample).collect(),
             };
             for (sample, _) in samples.iter().zip(&values).filter(|(_, value)| !value.is_finite()) {
                 marks[*sample] = 1.0;

@@ -56,7 +56,9 @@ fn main() {
     for (estimator, color) in ESTIMATORS {
         let mut mean = vec![0.0; num_steps];
         for seed in 0..num_seeds {
-            for (at, reward) in reinforced(estimator, &start, &teacher, num_steps, seed as u64).iter().enumerate() {
+            for (at, reward) in
+                reinforced(estimator, &start, &teacher, num_steps, seed as u64).iter().enumerate()
+            {
                 mean[at] += reward / num_seeds as f64;
             }
         }
@@ -108,7 +110,8 @@ fn settings(lr: f64, algorithm: Algorithm) -> Settings {
 /// Shows right sums until a share of them is answered.
 fn supervised(from: Option<&Model>, share: f64) -> Model {
     let algorithm = Algorithm { loss: LossType::Sft, ..Algorithm::default() };
-    let mut trainer = Trainer::new(copy(from, false, 0), Arc::new(Single), settings(3e-3, algorithm)).unwrap();
+    let mut trainer =
+        Trainer::new(copy(from, false, 0), Arc::new(Single), settings(3e-3, algorithm)).unwrap();
     let mut draws = Draws(1);
     for step in 0..4000_u32 {
         let answers = |group| {
@@ -130,7 +133,13 @@ fn supervised(from: Option<&Model>, share: f64) -> Model {
 }
 
 /// The mean reward of each step.
-fn reinforced(estimator: AdvantageEstimator, start: &Model, teacher: &Model, num_steps: usize, seed: u64) -> Vec<f64> {
+fn reinforced(
+    estimator: AdvantageEstimator,
+    start: &Model,
+    teacher: &Model,
+    num_steps: usize,
+    seed: u64,
+) -> Vec<f64> {
     let algorithm = Algorithm { advantage_estimator: estimator, ..Algorithm::default() };
     let mut settings = settings(1e-3, algorithm);
     let is_distilled = estimator == AdvantageEstimator::Distillation;
@@ -302,8 +311,11 @@ fn picture(curves: &[(&str, &str, Vec<f64>)]) -> String {
     order.sort_by(|a, b| end(*b).total_cmp(&end(*a)));
     for (place, i) in order.into_iter().enumerate() {
         let (name, color, rewards) = &curves[i];
-        let points: Vec<String> =
-            smoothed(rewards).iter().enumerate().map(|(step, r)| format!("{:.1},{:.1}", x(step), y(*r))).collect();
+        let points: Vec<String> = smoothed(rewards)
+            .iter()
+            .enumerate()
+            .map(|(step, r)| format!("{:.1},{:.1}", x(step), y(*r)))
+            .collect();
         let label = top + 12.0 + 22.0 * place as f64;
         let _ = writeln!(
             svg,

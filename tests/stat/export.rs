@@ -132,7 +132,7 @@ fn prometheus_gets_the_newest_values_under_legal_names() {
     );
     for help in [
         "# HELP slime_train_entropy_loss entropy of the policy, with the reducer's denominator (nats)\n",
-        "# HELP slime_rollout_raw_reward mean reward of the samples\n",
+        "# HELP slime_rollout_raw_reward mean reward of the samples; only where they have one\n",
         "# HELP slime_eval_response_len_mean mean length of responses (tokens)\n",
         "# HELP slime_rollout_zero_std_count_1 committed groups whose rewards are all this",
         "# HELP slime_engine_version version of a replica\n",

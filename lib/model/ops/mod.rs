@@ -12,6 +12,8 @@ pub mod paged_attention;
 pub mod qk_norm_rope;
 pub mod silu_mul;
 
+use std::cell::Cell;
+
 use rayon::prelude::*;
 use slime_torch::simd::{Kernel, dispatch};
 use tch::{Device, Kind, Tensor};
@@ -19,9 +21,22 @@ use tch::{Device, Kind, Tensor};
 /// Elements below which a second thread costs more than it saves.
 const PARALLEL_ELEMENTS: usize = 1 << 15;
 
+thread_local! {
+    static IS_AS_TRAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f` with the ops that training takes, on this thread: a forward pass in it gives the bits of one under autograd,
+/// where `serve` may round otherwise.
+pub fn as_trained<T>(f: impl FnOnce() -> T) -> T {
+    let before = IS_AS_TRAINED.replace(true);
+    let result = f();
+    IS_AS_TRAINED.set(before);
+    result
+}
+
 /// Whether `serve` may take these inputs of an op.
 fn can_serve<const N: usize>(inputs: [&Tensor; N]) -> bool {
-    inputs.iter().all(|x| x.device() == Device::Cpu && x.kind() == Kind::Float && !x.requires_grad())
+    !IS_AS_TRAINED.get() && inputs.iter().all(|x| x.device() == Device::Cpu && x.kind() == Kind::Float && !x.requires_grad())
 }
 
 /// Runs the kernel that `kernel` makes of the number of a row and the row, for every row of `out`; on all cores where

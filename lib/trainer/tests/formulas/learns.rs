@@ -6,7 +6,7 @@ use slime_comm::Single;
 use slime_config::LossType;
 use slime_model::{Context, Model, Segment};
 use slime_record::Sample;
-use slime_trainer::{Scored, Settings, Trainer};
+use slime_trainer::{Scored, Settings};
 use tch::{Device, Kind, Tensor};
 
 use crate::rollout::{Draws, TEMPERATURE, settings, trainer};
@@ -22,47 +22,60 @@ fn prompt(group: u32) -> Vec<u32> {
     vec![3, 40 + group, 7]
 }
 
-/// The log-probs `[v]` of the next token.
-fn next_token(model: &Model, tokens: &[u32]) -> Vec<f64> {
-    let ids: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
-    let mut context = Context::packed(&[Segment::alone(0, ids.len())], Kind::Float, Device::Cpu).unwrap();
+/// The log-probs `[v]` of the token after each sequence.
+fn next_tokens(model: &Model, sequences: &[Vec<u32>]) -> Vec<Vec<f64>> {
+    let (mut segments, mut last, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    for tokens in sequences {
+        segments.push(Segment::alone(ids.len(), tokens.len()));
+        ids.extend(tokens.iter().map(|token| i64::from(*token)));
+        last.push(ids.len() as i64 - 1);
+    }
+    let mut context = Context::packed(&segments, Kind::Float, Device::Cpu).unwrap();
     let hidden = model.forward(&mut context, &Tensor::from_slice(&ids)).unwrap();
-    let logits = model.logits(&hidden.narrow(0, ids.len() as i64 - 1, 1)).unwrap() / TEMPERATURE;
-    Vec::try_from(logits.log_softmax(-1, None::<Kind>).to_kind(Kind::Double).squeeze_dim(0)).unwrap()
+    let rows = hidden.index_select(0, &Tensor::from_slice(&last));
+    let log_probs = (model.logits(&rows).unwrap() / TEMPERATURE).log_softmax(-1, None::<Kind>);
+    Vec::try_from(log_probs.to_kind(Kind::Double)).unwrap()
 }
 
 fn reward(response: &[u32]) -> f32 {
     response.iter().filter(|token| **token < GOOD).count() as f32 / response.len() as f32
 }
 
-/// One sample of the policy; log-probs of generation are off by up to `noise`.
-fn sample(model: &Model, group: u32, index: u32, draws: &mut Draws, noise: f64) -> Scored {
-    let (mut tokens, mut log_probs) = (prompt(group), Vec::new());
+/// Samples of the policy; log-probs of generation are off by up to `noise`.
+fn draw_rollout(model: &Model, draws: &mut Draws, noise: f64) -> Vec<Scored> {
+    let all = (0..NUM_GROUPS).flat_map(|group| (0..NUM_SAMPLES).map(move |index| (group, index)));
+    let all: Vec<(u32, u32)> = all.collect();
+    let mut tokens: Vec<Vec<u32>> = all.iter().map(|(group, _)| prompt(*group)).collect();
+    let mut log_probs = vec![Vec::new(); all.len()];
     for _ in 0..RESPONSE_LEN {
-        let next = next_token(model, &tokens);
-        let mut rest = draws.unit();
-        let token = next.iter().position(|log_prob| {
-            rest -= log_prob.exp();
-            rest <= 0.0
-        });
-        let token = token.unwrap_or(next.len() - 1);
-        log_probs.push((next[token] + noise * (2.0 * draws.unit() - 1.0)) as f32);
-        tokens.push(token as u32);
+        for (i, next) in next_tokens(model, &tokens).into_iter().enumerate() {
+            let mut rest = draws.unit();
+            let token = next.iter().position(|log_prob| {
+                rest -= log_prob.exp();
+                rest <= 0.0
+            });
+            let token = token.unwrap_or(next.len() - 1);
+            log_probs[i].push((next[token] + noise * (2.0 * draws.unit() - 1.0)) as f32);
+            tokens[i].push(token as u32);
+        }
     }
-    let prompt_len = prompt(group).len();
-    let reward = reward(&tokens[prompt_len..]);
-    let teacher = teacher_log_probs(&tokens[prompt_len..]);
-    let sample = Sample {
-        group,
-        index,
-        episode: u64::from(index),
-        prompt_len: prompt_len as u32,
-        tokens,
-        loss_mask: vec![1; RESPONSE_LEN],
-        rollout_log_probs: log_probs,
-        ..Sample::default()
+    let scored = |((group, index), (tokens, log_probs)): ((u32, u32), (Vec<u32>, Vec<f32>))| {
+        let prompt_len = prompt(group).len();
+        let reward = reward(&tokens[prompt_len..]);
+        let teacher_log_probs = teacher_log_probs(&tokens[prompt_len..]);
+        let sample = Sample {
+            group,
+            index,
+            episode: u64::from(index),
+            prompt_len: prompt_len as u32,
+            tokens,
+            loss_mask: vec![1; RESPONSE_LEN],
+            rollout_log_probs: log_probs,
+            ..Sample::default()
+        };
+        Scored { teacher_log_probs, ..Scored::new(sample, reward) }
     };
-    Scored { teacher_log_probs: teacher, ..Scored::new(sample, reward) }
+    all.into_iter().zip(tokens.into_iter().zip(log_probs)).map(scored).collect()
 }
 
 /// A teacher that says a good token nine times out of ten.
@@ -126,7 +139,7 @@ fn of_policy(name: &str, mut settings: Settings) -> (f64, f64) {
     let mut rewards = Vec::new();
     let mut values = Vec::new();
     for _ in 0..NUM_ROLLOUTS {
-        let scored = tch::no_grad(|| draw_rollout(&trainer, &mut draws, noise));
+        let scored = tch::no_grad(|| draw_rollout(trainer.policy(), &mut draws, noise));
         let mean = scored.iter().filter_map(|scored| scored.reward).sum::<f32>() / scored.len() as f32;
         rewards.push(f64::from(mean));
         let steps = trainer.train_rollout(&scored).unwrap();
@@ -141,11 +154,6 @@ fn of_policy(name: &str, mut settings: Settings) -> (f64, f64) {
     let (first, last) = (mean(&rewards[..3]), mean(&rewards[NUM_ROLLOUTS - 3..]));
     assert!(last > first + 0.3, "{name}: reward {first} -> {last}");
     (first, last)
-}
-
-fn draw_rollout(trainer: &Trainer, draws: &mut Draws, noise: f64) -> Vec<Scored> {
-    let all = (0..NUM_GROUPS).flat_map(|group| (0..NUM_SAMPLES).map(move |index| (group, index)));
-    all.map(|(group, index)| sample(trainer.policy(), group, index, draws, noise)).collect()
 }
 
 fn falls(name: &str, settings: Settings, scored: Vec<Scored>, what: &str) -> (f64, f64) {
