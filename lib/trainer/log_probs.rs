@@ -1,6 +1,6 @@
 //! Log-probs and entropy of the trained tokens of a micro-batch under a model.
 
-use slime_model::{Context, Model};
+use slime_model::{Context, Model, Shaping};
 use tch::Tensor;
 
 use crate::Result;
@@ -17,5 +17,5 @@ pub fn log_probs(model: &Model, batch: &MicroBatch, temperature: f64) -> Result<
     let tensor = |values: &[i64]| Tensor::f_from_slice(values)?.f_to_device(device);
     let hidden_td = model.forward(&mut context, &tensor(&batch.tokens)?)?;
     let hidden_rd = hidden_td.f_index_select(0, &tensor(&batch.rows)?)?;
-    Ok(model.head_log_probs(&hidden_rd, &tensor(&batch.targets)?, temperature)?)
+    Ok(model.head_log_probs(&hidden_rd, &tensor(&batch.targets)?, &Shaping::at(temperature))?)
 }
