@@ -53,8 +53,7 @@ impl Bench {
         let logits_rv = self.hidden_rd.linear(&self.weight_vd, None::<&Tensor>).to_kind(Kind::Float);
         let log_softmax_rv = logits_rv.log_softmax(-1, None::<Kind>);
         let log_probs_r = log_softmax_rv.gather(1, &self.targets_r.unsqueeze(1), false).squeeze_dim(1);
-        let entropy_r =
-            -(log_softmax_rv.exp() * &log_softmax_rv).sum_dim_intlist(-1, false, None::<Kind>);
+        let entropy_r = -(log_softmax_rv.exp() * &log_softmax_rv).sum_dim_intlist(-1, false, None::<Kind>);
         self.of((log_probs_r, entropy_r))
     }
 
@@ -68,7 +67,11 @@ impl Bench {
             let factors_r = self.factors_r.narrow(0, chunk.start, chunk.log_probs_r.size()[0]);
             let of_entropy_r = factors_r.full_like(ENTROPY_COEF / rows);
             let loss = (chunk.log_probs_r * &factors_r + chunk.entropy_r * &of_entropy_r).sum(None);
-            Ok::<_, slime_model::Error>(Slopes { loss, log_probs_r: factors_r, entropy_r: Some(of_entropy_r) })
+            Ok::<_, slime_model::Error>(Slopes {
+                loss,
+                log_probs_r: factors_r,
+                entropy_r: Some(of_entropy_r),
+            })
         };
         let shaping = (&Shaping::at(1.0), None);
         let Fused { loss, .. } =
@@ -162,7 +165,11 @@ fn measure(size: [i64; 3], kind: Kind, device: Device, repeats: usize) {
     let products = || bench.products();
     on_device(&|| drop(tch::no_grad(|| bench.hidden_rd.matmul(&bench.weight_vd.tr().narrow(1, 0, 8)))));
     let mut base = None;
-    let peaks = [&chunked as &dyn Fn(), &fused, &plain].map(|work| peak_bytes(device, &mut base, || { on_device(work); }));
+    let peaks = [&chunked as &dyn Fn(), &fused, &plain].map(|work| {
+        peak_bytes(device, &mut base, || {
+            on_device(work);
+        })
+    });
     bench.check();
     let mut times: [Vec<Seconds>; 5] = std::array::from_fn(|_| Vec::new());
     for _ in 0..repeats {
@@ -173,7 +180,11 @@ fn measure(size: [i64; 3], kind: Kind, device: Device, repeats: usize) {
     }
     let [chunked, fused, plain, products, theirs] = times;
     for (name, peak) in ["chunked", "fused", "plain"].into_iter().zip(peaks) {
-        println!("{name}: at most {:.3} GB, 1/{:.1} of the plain way", peak as f64 / 1e9, peaks[2] as f64 / peak as f64);
+        println!(
+            "{name}: at most {:.3} GB, 1/{:.1} of the plain way",
+            peak as f64 / 1e9,
+            peaks[2] as f64 / peak as f64
+        );
     }
     let flops = 6.0 * rows as f64 * vocab as f64 * dim as f64;
     println!("bare products: {:.3} TFLOP/s", flops / median(&products).wall / 1e12);
@@ -188,9 +199,8 @@ fn measure(size: [i64; 3], kind: Kind, device: Device, repeats: usize) {
 }
 
 fn main() {
-    let size = |rows, dim| {
-        [setting("HEAD_ROWS", rows), setting("HEAD_VOCAB", 151_936), setting("HEAD_DIM", dim)]
-    };
+    let size =
+        |rows, dim| [setting("HEAD_ROWS", rows), setting("HEAD_VOCAB", 151_936), setting("HEAD_DIM", dim)];
     match cuda::open() {
         Ok(()) => {
             for dim in [1024, 4096] {

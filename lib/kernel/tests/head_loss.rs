@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 fn numbers(size: [i64; 2], seed: f64, options: (Kind, Device)) -> Tensor {
     let (kind, device) = options;
     let at = Tensor::arange(size[0] * size[1], (Kind::Double, Device::Cpu)) * 12.9898 + seed;
-    let uniform: Tensor = (at.sin() * 43_758.5453).frac().abs();
+    let uniform: Tensor = (at.sin() * 43_758.545_3).frac().abs();
     ((uniform - 0.5) * 8.0).view(size).to_kind(kind).to_device(device)
 }
 

@@ -1,11 +1,12 @@
-//! A chunk of logits: the product that makes it, the two passes over it, and the products that take its gradient on.
+//! A chunk of logits: the product that makes it, and the two passes over it.
 
 use slime_kernel::head_loss::{self, Columns};
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::outcome::{Slope, State};
+use super::products::{Buffer, gives_wide_sums, product_into};
+use super::row_kernels;
 use super::sparse::{PenaltyFactors, Sparse};
-use super::{gives_wide_sums, product, row_kernels, wide};
 use crate::Result;
 
 /// The head over some rows: what its chunks have in common.
@@ -74,49 +75,4 @@ impl Chunks<'_> {
         corrections.apply(&grad_rn)?;
         Ok(grad_rn.f_to_kind(self.weight_nd.kind())?)
     }
-}
-
-/// Memory that chunks of at most its first size share.
-#[derive(Default)]
-pub(super) struct Buffer(Option<Tensor>);
-
-impl Buffer {
-    /// `[r, n]`, contiguous, with whatever was there.
-    fn get(&mut self, [r, n]: [i64; 2], options: (Kind, Device)) -> Result<Tensor> {
-        let buffer = match self.0.take() {
-            Some(buffer) if buffer.numel() as i64 >= r * n => buffer,
-            _ => Tensor::f_empty([r * n], options)?,
-        };
-        let view = buffer.f_narrow(0, 0, r * n)?.f_view((r, n))?;
-        self.0 = Some(buffer);
-        Ok(view)
-    }
-}
-
-/// [`product`] into memory that is used again.
-pub(super) fn product_into(buffer: &mut Buffer, hidden_rd: &Tensor, weight_nd: &Tensor) -> Result<Tensor> {
-    let size = [hidden_rd.size2()?.0, weight_nd.size2()?.0];
-    let kind = wide(hidden_rd.kind());
-    if gives_wide_sums(hidden_rd) {
-        let out = buffer.get(size, (kind, hidden_rd.device()))?;
-        return Ok(hidden_rd.f_mm_dtype_out(&out, &weight_nd.f_tr()?, kind)?);
-    }
-    if hidden_rd.kind() == kind {
-        let out = buffer.get(size, (kind, hidden_rd.device()))?;
-        return Ok(hidden_rd.f_mm_out(&out, &weight_nd.f_tr()?)?);
-    }
-    product(hidden_rd, weight_nd)
-}
-
-/// Adds the product of two matrices of one kind to `sum`, in f32 or f64.
-pub(super) fn add_product(sum: &mut Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
-    if sum.kind() == a.kind() {
-        let _ = sum.f_addmm_(a, b)?;
-    } else if gives_wide_sums(a) {
-        let before = sum.shallow_clone();
-        let _ = before.f_addmm_dtype_out(sum, a, b, sum.kind())?;
-    } else {
-        let _ = sum.f_add_(&a.f_mm(b)?)?;
-    }
-    Ok(())
 }

@@ -4,17 +4,18 @@
 use slime_torch::{CustomFunction, Forward, custom_function};
 use tch::{Device, Kind, Tensor};
 
-use super::chunk::{Buffer, Chunks, add_product};
+use super::chunk::Chunks;
 use super::outcome::{Grads, Outcome, State};
+use super::products::{Buffer, add_product};
 use super::shaping::Shaping;
 use super::shard::{Ids, Shard};
 use super::train::prepare;
 use super::wide;
 use crate::{Error, Result};
 
-/// Logits held at once, in elements: 256 MB of f32. A chunk of rows has all ids, and the more rows, the less often the
+/// Logits held at once, in elements: 640 MB of f32. A chunk of rows has all ids, and the more rows, the less often the
 /// gradient of the weight is read and written. Tests have few, and several chunks.
-const CHUNK_ELEMENTS: i64 = if cfg!(test) { 500 } else { 64 << 20 };
+const CHUNK_ELEMENTS: i64 = if cfg!(test) { 500 } else { 160 << 20 };
 /// The same on a GPU: 1 GB of f32.
 const DEVICE_CHUNK_ELEMENTS: i64 = 256 << 20;
 /// Rows of a chunk are a multiple of it where there are that many, for the products.
@@ -131,10 +132,8 @@ impl Sums {
         let options = (wide(hidden_rd.kind()), hidden_rd.device());
         let zeros = |size: &[i64]| Tensor::f_zeros(size, options);
         let num_rows = hidden_rd.size2()?.0;
-        let grads = match needs_grad {
-            true => Some([zeros(&hidden_rd.size())?, zeros(&weight_nd.size())?]),
-            false => None,
-        };
+        let both = || Ok::<_, Error>([zeros(&hidden_rd.size())?, zeros(&weight_nd.size())?]);
+        let grads = needs_grad.then(both).transpose()?;
         Ok(Self {
             loss: zeros(&[])?,
             log_probs_r: zeros(&[num_rows])?,

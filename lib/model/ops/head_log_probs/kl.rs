@@ -6,10 +6,10 @@ use slime_comm::Op;
 use slime_torch::{CustomFunction, Forward, custom_function};
 use tch::Tensor;
 
-use super::chunk::{Buffer, add_product, product_into};
+use super::products::{Buffer, add_product, product, product_into};
 use super::shard::{Ids, Shard};
 use super::train::{check_weight, id_chunks};
-use super::{product, refused, wide};
+use super::{refused, wide};
 use crate::{Error, Result};
 
 /// Hidden states `[r, d]` and the weight `[v, d]` of a head, or a shard's rows of it.

@@ -9,6 +9,7 @@ mod chunk;
 mod fused;
 pub mod kl;
 mod outcome;
+mod products;
 mod reference;
 mod row_kernels;
 mod shaping;
@@ -19,31 +20,15 @@ mod tests;
 mod train;
 
 pub use fused::{Fused, Rows, Slopes, fused};
+pub use products::product;
 pub use reference::reference;
 pub use shaping::{KeptIds, Penalties, Seen, Shaping};
 pub use shard::Shard;
 pub use train::{train, train_sharded};
 
-use tch::{Kind, Tensor};
+use tch::Kind;
 
-use crate::{Error, Result};
-
-/// `hidden_rd W_vd^T` in f32 or f64. Logits of bf16 factors that were rounded to bf16 would be off by a hundredth and more:
-/// where the product can give its sums in f32, it does.
-///
-/// # Errors
-/// The shapes do not fit.
-pub fn product(hidden_rd: &Tensor, weight_vd: &Tensor) -> Result<Tensor> {
-    if gives_wide_sums(hidden_rd) {
-        return Ok(hidden_rd.f_mm_dtype(&weight_vd.f_tr()?, Kind::Float)?);
-    }
-    Ok(hidden_rd.f_linear(weight_vd, None::<&Tensor>)?.f_to_kind(wide(hidden_rd.kind()))?)
-}
-
-/// Whether a product of bf16 matrices can leave its sums in f32.
-fn gives_wide_sums(factor: &Tensor) -> bool {
-    factor.kind() == Kind::BFloat16 && factor.device().is_cuda()
-}
+use crate::Error;
 
 /// The kind of logits and sums.
 fn wide(kind: Kind) -> Kind {

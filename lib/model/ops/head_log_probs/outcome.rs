@@ -17,6 +17,7 @@ pub(super) struct State {
 }
 
 /// What is known of every row once all logits were seen; each `[r]`.
+#[expect(clippy::struct_field_names, reason = "the suffix is the shape")]
 pub(super) struct Outcome {
     pub log_probs_r: Tensor,
     pub entropy_r: Tensor,

@@ -2,8 +2,9 @@
 
 use tch::{Kind, Tensor};
 
+use super::products::product;
 use super::shaping::{Shaping, check_targets};
-use super::{product, wide};
+use super::wide;
 use crate::Result;
 
 /// `(log_probs_r, entropy_r)` of `targets_r` (i64) under the head `weight_vd`, in f32 or f64. The log-probs are those of the

@@ -6,6 +6,7 @@ use slime_comm::Threads;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
+use crate::Result;
 
 /// Numbers between -2 and 2 that look random. Not libtorch's generator, which tests that run beside these share.
 fn numbers(size: &[i64], seed: f64) -> Tensor {
@@ -190,7 +191,6 @@ fn on_shards<R: Send>(split: &[i64], body: impl Fn(&Shard, [Tensor; 2]) -> R + S
     Threads::spawn(split.len(), |comm| {
         let rank = slime_comm::Communicator::rank(&comm);
         let start: i64 = split[..rank].iter().sum();
-        // The middle one of three leaves the sum to the caller, as all do where it is not wanted.
         let shard = Shard { start, vocab: VOCAB, group: Arc::new(comm), sums_hidden_grad: true };
         let [hidden, weight] = leaves(Kind::Double);
         let weight = weight.detach().narrow(0, start, split[rank]).copy().set_requires_grad(true);
@@ -240,22 +240,21 @@ fn hidden_gradients_of_shards_add_up_where_the_caller_adds_them() {
 
 #[test]
 fn divergence_is_that_of_the_definition_whole_and_on_shards() {
-    let other = [numbers(&[ROWS, 5], 7.0), numbers(&[VOCAB, 5], 8.0)];
+    let other = || [numbers(&[ROWS, 5], 7.0), numbers(&[VOCAB, 5], 8.0)];
     let run = |[hidden, weight]: [Tensor; 2], op: &dyn Fn(kl::Head<'_>) -> Result<Tensor>| {
         let kl = op(kl::Head { hidden_rd: &hidden, weight_vd: &weight }).unwrap();
         (&kl * &factors(true)[0]).sum(None).backward();
         vec![kl.detach(), hidden.grad(), weight.grad()]
     };
-    let whole = kl::Head { hidden_rd: &other[0], weight_vd: &other[1] };
+    let [hidden, weight] = other();
+    let whole = kl::Head { hidden_rd: &hidden, weight_vd: &weight };
     let want = run(leaves(Kind::Double), &|head| kl::reference(head, whole, 0.8));
     assert!(want[0].min().double_value(&[]) > 0.1, "the heads differ");
     assert_near(&run(leaves(Kind::Double), &|head| kl::train(head, whole, 0.8, None)), &want, 1e-12, "whole");
-    let copies = || other.each_ref().map(|x| x.copy());
-    let copied = std::sync::Mutex::new((0..8).map(|_| copies()).collect::<Vec<_>>());
-    for split in &SPLITS[..] {
+    for split in SPLITS {
         let ranks = on_shards(split, |shard, leaves| {
             let len = leaves[1].size()[0];
-            let [hidden, weight] = copied.lock().unwrap().pop().unwrap_or_else(|| panic!("too few copies"));
+            let [hidden, weight] = other();
             let part = kl::Head { hidden_rd: &hidden, weight_vd: &weight.narrow(0, shard.start, len) };
             run(leaves, &|head| kl::train(head, part, 0.8, Some(shard)))
         });

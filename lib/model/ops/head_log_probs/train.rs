@@ -4,8 +4,9 @@
 use slime_torch::{CustomFunction, Forward, custom_function};
 use tch::{Device, Tensor};
 
-use super::chunk::{Buffer, Chunks, add_product};
+use super::chunk::Chunks;
 use super::outcome::{Grads, State};
+use super::products::{Buffer, add_product};
 use super::shaping::{Shaping, check_targets};
 use super::shard::{Ids, Shard};
 use super::sparse::Sparse;
