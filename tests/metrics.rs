@@ -139,7 +139,8 @@ fn every_number_stands_under_a_known_name_and_no_other() {
     let missing: Vec<&str> =
         names::TRAIN.iter().map(|name| name.key).filter(|key| !seen.contains(*key)).collect();
     let absent = |key: &&str| {
-        let needs = ["critic-", "train/rewards/", "rollout/values", "rollout/returns", "teacher", "opd_", "max_gpu"];
+        let needs =
+            ["critic-", "train/rewards/", "rollout/values", "rollout/returns", "teacher", "opd_", "max_gpu"];
         !needs.iter().any(|part| key.contains(part) && !key.ends_with("_time"))
     };
     let missing: Vec<&str> = missing.into_iter().filter(absent).collect();
@@ -157,9 +158,9 @@ fn every_number_stands_under_a_known_name_and_no_other() {
             "actor_train",
             "ref_model_update",
         ]
-            .iter()
-            .map(|part| number(row, &format!("perf/{part}_time")))
-            .sum();
+        .iter()
+        .map(|part| number(row, &format!("perf/{part}_time")))
+        .sum();
         let (train, step) = (number(row, "perf/train_time"), number(row, "perf/step_time"));
         assert!(parts <= train + 1e-6 && parts > 0.0, "{row:?}");
         assert!((step - train - number(row, "perf/train_wait_time")).abs() < 1e-6, "{row:?}");

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use slime_model::{Context, KvCache, Model, Segment};
+use slime_model::{Context, KvCache, Model, Segment, Shaping};
 use slime_weights::WeightDir;
 use tch::{Device, Kind, Tensor};
 
@@ -39,7 +39,7 @@ fn ids(len: i64, seed: i64) -> Tensor {
 /// The mean of the negative log-probs of `targets` as the hidden states `rows` predict them.
 fn loss(model: &Model, hidden: &Tensor, rows: &[i64], targets: &Tensor) -> Tensor {
     let hidden = hidden.index_select(0, &Tensor::from_slice(rows));
-    let (log_probs, _) = model.head_log_probs(&hidden, targets, 1.0).unwrap();
+    let (log_probs, _) = model.head_log_probs(&hidden, targets, &Shaping::at(1.0)).unwrap();
     -log_probs.mean(None)
 }
 
@@ -64,7 +64,7 @@ fn logits_loss_and_gradients_are_those_of_transformers() {
 
         let predicting = hidden.view([b, t, -1]).narrow(1, 0, t - 1).reshape([b * (t - 1), -1]);
         let targets = tokens.narrow(1, 1, t - 1).reshape([-1]);
-        let (log_probs, _) = model.head_log_probs(&predicting, &targets, 1.0).unwrap();
+        let (log_probs, _) = model.head_log_probs(&predicting, &targets, &Shaping::at(1.0)).unwrap();
         let diff = max_diff(&log_probs.view([b, t - 1]), &golden(&dir, "log_probs"));
         assert!(diff < 1e-4, "{name}: log_probs differ by {diff}");
         let mask = golden(&dir, "loss_mask").narrow(1, 1, t - 1).reshape([-1]);

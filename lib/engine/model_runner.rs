@@ -110,7 +110,7 @@ fn failed(dir: &Path, error: &slime_model::Error) -> Error {
 mod tests {
     use std::sync::Arc;
 
-    use slime_model::Segment;
+    use slime_model::{Segment, Shaping};
 
     use super::*;
     use crate::{Completion, Engine, EngineConfig, KvOnSwap, Request, SampleSeed, SamplingParams};
@@ -160,8 +160,10 @@ mod tests {
         let hidden_td = model.forward(&mut context, &Tensor::from_slice(&ids)).unwrap();
         let last = ids.len() as i64 - 1;
         let targets_r = Tensor::from_slice(&ids[1..]);
-        let log_probs =
-            model.head_log_probs(&hidden_td.narrow(0, 0, last), &targets_r, temperature).unwrap().0;
+        let log_probs = model
+            .head_log_probs(&hidden_td.narrow(0, 0, last), &targets_r, &Shaping::at(temperature))
+            .unwrap()
+            .0;
         Vec::try_from(log_probs).unwrap()
     }
 

@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod error;
+pub mod head_loss;
 pub mod paged_attention;
 mod registry;
 

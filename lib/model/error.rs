@@ -44,6 +44,19 @@ pub enum Error {
         /// The shape offered.
         got: Vec<i64>,
     },
+    /// What an operation was given does not fit.
+    #[error("{what}: expected {expected}, got {got}")]
+    Argument {
+        /// Which argument.
+        what: &'static str,
+        /// What it takes.
+        expected: String,
+        /// What it was given.
+        got: String,
+    },
+    /// Ranks could not meet.
+    #[error(transparent)]
+    Comm(#[from] slime_comm::Error),
     /// The tokens and the context describe different numbers of tokens, sequences or blocks.
     #[error("{what}: expected {expected}, got {got}")]
     Context {
@@ -63,7 +76,8 @@ impl Error {
             Self::Config(source) => source.exit_code(),
             Self::Weights(source) => source.exit_code(),
             Self::Kernel(source) => source.exit_code(),
-            Self::Dtype(_) | Self::Shape { .. } => 65,
+            Self::Comm(source) => source.exit_code(),
+            Self::Dtype(_) | Self::Shape { .. } | Self::Argument { .. } => 65,
             Self::Torch(_) | Self::Operation(_) | Self::MissingStorage { .. } | Self::Context { .. } => 70,
         }
     }

@@ -16,5 +16,6 @@ pub use error::{Error, Result};
 pub use kv_cache::KvCache;
 pub use layer::Layer;
 pub use model::Model;
+pub use ops::head_log_probs::{KeptIds, Penalties, Seen, Shaping};
 pub use param_store::ParamStore;
 pub use rope::Rope;

@@ -7,6 +7,7 @@ use slime_weights::WeightDir;
 use tch::{Device, Kind, Tensor};
 
 use crate::ops::add_norm::add_norm;
+use crate::ops::head_log_probs::{Fused, Rows, Shaping, Slopes, kl};
 use crate::ops::linear::Linear;
 use crate::ops::{embed, head_log_probs};
 use crate::{Context, Error, Layer, ParamStore, Result, Rope};
@@ -130,17 +131,49 @@ impl Model {
         Ok(if logits_rv.kind() == Kind::Double { logits_rv } else { logits_rv.f_to_kind(Kind::Float)? })
     }
 
-    /// Log-probs and entropy `[r]` of `targets_r` (i64) under the head at `temperature`, without the logits of all rows.
+    /// Log-probs and entropy `[r]` of `targets_r` (i64) under the head as `shaping` has it, without the logits of all rows.
     ///
     /// # Errors
-    /// The shapes do not fit.
+    /// Shapes that do not fit, an id outside the vocabulary, a temperature that is none.
     pub fn head_log_probs(
         &self,
         hidden_rd: &Tensor,
         targets_r: &Tensor,
-        temperature: f64,
+        shaping: &Shaping<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        head_log_probs::train(hidden_rd, self.head.weight(), targets_r, temperature)
+        head_log_probs::train(hidden_rd, self.head.weight(), targets_r, shaping)
+    }
+
+    /// A loss on those log-probs and entropies that is a sum over rows, with its gradients, in three products where
+    /// [`Self::head_log_probs`] and backward take four; see [`head_log_probs::fused`].
+    ///
+    /// # Errors
+    /// As [`Self::head_log_probs`], and those of `slopes`.
+    pub fn head_loss<E: From<Error>>(
+        &self,
+        hidden_rd: &Tensor,
+        targets_r: &Tensor,
+        shaping: &Shaping<'_>,
+        slopes: &mut dyn FnMut(Rows<'_>) -> std::result::Result<Slopes, E>,
+    ) -> std::result::Result<Fused, E> {
+        head_log_probs::fused(hidden_rd, self.head.weight(), targets_r, (shaping, None), slopes)
+    }
+
+    /// The exact divergence `KL(self || reference)` `[r]` of the next token's distributions at `temperature`, of the hidden
+    /// states that each of the two models has for the same rows. Its gradient is in `hidden_rd` and this model's head.
+    ///
+    /// # Errors
+    /// Models of different vocabularies, other shapes that do not fit, a temperature that is none.
+    pub fn head_kl(
+        &self,
+        hidden_rd: &Tensor,
+        reference: &Self,
+        ref_hidden_rd: &Tensor,
+        temperature: f64,
+    ) -> Result<Tensor> {
+        let policy = kl::Head { hidden_rd, weight_vd: self.head.weight() };
+        let reference = kl::Head { hidden_rd: ref_hidden_rd, weight_vd: reference.head.weight() };
+        kl::train(policy, reference, temperature, None)
     }
 
     /// Whether the model gives hidden states a number.
@@ -158,24 +191,5 @@ impl Model {
         let head = head.ok_or_else(|| Error::MissingStorage { name: "score".to_owned() })?;
         let values_r = head.forward(hidden_rd)?.f_squeeze_dim(1)?;
         Ok(if values_r.kind() == Kind::Double { values_r } else { values_r.f_to_kind(Kind::Float)? })
-    }
-
-    /// KL(policy || reference) over the whole vocabulary for each row.
-    ///
-    /// # Errors
-    /// The shapes do not fit.
-    pub fn head_kl(
-        &self,
-        hidden_rd: &Tensor,
-        reference: &Self,
-        ref_hidden_rd: &Tensor,
-        temperature: f64,
-    ) -> Result<Tensor> {
-        let log_softmax = |model: &Self, hidden_rd: &Tensor| {
-            let logits_rv = model.logits(hidden_rd)?.f_div_scalar(temperature)?;
-            Ok::<_, Error>(logits_rv.f_log_softmax(-1, None::<Kind>)?)
-        };
-        let (log_p, log_q) = (log_softmax(self, hidden_rd)?, log_softmax(reference, ref_hidden_rd)?);
-        Ok(log_p.f_exp()?.f_mul(&log_p.f_sub(&log_q)?)?.f_sum_dim_intlist(-1, false, None::<Kind>)?)
     }
 }

@@ -1,6 +1,6 @@
 //! A forward pass over a micro-batch: hidden states of its rows, log-probs and entropy of their targets.
 
-use slime_model::{Context, Model};
+use slime_model::{Context, Model, Shaping};
 use tch::Tensor;
 
 use crate::Result;
@@ -31,7 +31,7 @@ pub fn head(
     temperature: f64,
 ) -> Result<(Tensor, Tensor)> {
     let targets_r = Tensor::f_from_slice(&batch.targets)?.f_to_device(model.params().device())?;
-    Ok(model.head_log_probs(hidden_rd, &targets_r, temperature)?)
+    Ok(model.head_log_probs(hidden_rd, &targets_r, &Shaping::at(temperature))?)
 }
 
 /// Both together.

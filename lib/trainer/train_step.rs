@@ -92,7 +92,9 @@ impl Trainer {
         for (prepared, parts) in plan.batches.iter().zip(parts) {
             let values = Vec::<f64>::try_from(parts.f_to_device(Device::Cpu)?.f_to_kind(tch::Kind::Double)?)?;
             let samples: Vec<usize> = match is_pair {
-                true => prepared.sequences.samples().iter().copied().filter(|i| i.is_multiple_of(2)).collect(),
+                true => {
+                    prepared.sequences.samples().iter().copied().filter(|i| i.is_multiple_of(2)).collect()
+                }
                 false => prepared.batch.places.iter().map(|place| place.sample).collect(),
             };
             for (sample, _) in samples.iter().zip(&values).filter(|(_, value)| !value.is_finite()) {

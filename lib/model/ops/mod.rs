@@ -36,7 +36,8 @@ pub fn as_trained<T>(f: impl FnOnce() -> T) -> T {
 
 /// Whether `serve` may take these inputs of an op.
 fn can_serve<const N: usize>(inputs: [&Tensor; N]) -> bool {
-    !IS_AS_TRAINED.get() && inputs.iter().all(|x| x.device() == Device::Cpu && x.kind() == Kind::Float && !x.requires_grad())
+    !IS_AS_TRAINED.get()
+        && inputs.iter().all(|x| x.device() == Device::Cpu && x.kind() == Kind::Float && !x.requires_grad())
 }
 
 /// Runs the kernel that `kernel` makes of the number of a row and the row, for every row of `out`; on all cores where

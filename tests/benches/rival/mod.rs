@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each bench uses a part")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -22,10 +22,13 @@ pub struct Rival {
 
 impl Rival {
     /// Starts `script` of this folder with the Python that `SLIME_BENCH_PYTHON` names (else `python3`), which reads `job`
-    /// from its first line. `None`, with the reason on standard output, where it cannot run.
+    /// from its first line; `SLIME_BENCHES` is the folder where this source is not there. `None`, with the reason on standard
+    /// output, where it cannot run.
     pub fn start(script: &str, threads: i32, job: &str) -> Option<Self> {
         let python = std::env::var("SLIME_BENCH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/benches").join(script);
+        let folder = std::env::var_os("SLIME_BENCHES").map(PathBuf::from);
+        let built_in = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/benches");
+        let path = folder.unwrap_or_else(built_in).join(script);
         let mut child = Command::new(&python)
             .arg(path)
             .env("OMP_NUM_THREADS", threads.to_string())

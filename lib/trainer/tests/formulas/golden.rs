@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use slime_config::{Correction, CorrectionWeight, KlLossType, LossReducer, RatioLevel};
+use slime_model::ops::head_log_probs::{self, Shaping};
 use slime_trainer::Place;
 use slime_trainer::advantage::{
     distillation, gae, grpo, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo, whiten,
@@ -511,7 +512,7 @@ fn whole_kl(count: &mut dyn FnMut(&'static str)) {
 /// Log-probs and entropy of logits: the head over an identity.
 fn head(logits: &Tensor, targets: &Tensor) -> (Tensor, Tensor) {
     let identity = Tensor::eye(logits.size()[1], (Kind::Double, Device::Cpu));
-    slime_model::ops::head_log_probs::train(logits, &identity, targets, 1.0).unwrap()
+    head_log_probs::train(logits, &identity, targets, &Shaping::at(1.0)).unwrap()
 }
 
 fn logits_and_targets(case: &Value) -> (Tensor, Tensor) {

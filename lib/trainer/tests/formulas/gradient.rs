@@ -1,7 +1,7 @@
 //! Gradients of every loss against central differences, in f64.
 
 use slime_config::{Correction, CorrectionWeight, KlLossType, RatioLevel};
-use slime_model::ops::head_log_probs;
+use slime_model::ops::head_log_probs::{self, Shaping};
 use slime_trainer::Place;
 use slime_trainer::loss::Sequences;
 use slime_trainer::loss::correction::{correct, off_policy_keep};
@@ -96,7 +96,7 @@ pub fn check(name: &str) -> Option<f64> {
             let (hidden, weight) = (draw(4, 12, -2.0, 2.0).view([4, 3]), draw(5, 21, -2.0, 2.0).view([7, 3]));
             let targets = Tensor::from_slice(&[0i64, 3, 6, 2]);
             let head = |x: &Tensor, w: &Tensor| {
-                let (log_probs, entropy) = head_log_probs::train(x, w, &targets, 0.7).unwrap();
+                let (log_probs, entropy) = head_log_probs::train(x, w, &targets, &Shaping::at(0.7)).unwrap();
                 Tensor::cat(&[log_probs, entropy], 0)
             };
             plain(&hidden, &|x| head(x, &weight)).max(plain(&weight, &|w| head(&hidden, w)))

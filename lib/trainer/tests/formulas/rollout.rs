@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use slime_comm::Communicator;
 use slime_config::{
-    AdvantageEstimator, Correction, CorrectionWeight, KlLossType, LossReducer, LossType, PolicyLoss,
-    RatioLevel, Train,
+    AdvantageEstimator, Correction, CorrectionWeight, KlLossType, LossReducer, LossType, OnFailure,
+    PolicyLoss, RatioLevel, Train,
 };
 use slime_model::Model;
 use slime_record::Sample;

@@ -30,6 +30,8 @@ fn row(formula: &Formula) -> String {
 /// Set `SLIME_WRITE_TABLE=1` to write the table into the README instead of comparing it.
 #[test]
 fn table_of_the_readme_is_what_the_checks_say() {
+    // The models are tiny: a second thread would only wait for the first.
+    tch::set_num_threads(1);
     // Cheap checks of all first: an error there is told at once.
     for formula in FORMULAS {
         golden::check(formula.name);
