@@ -18,7 +18,7 @@ mod unknown_key;
 mod warning;
 
 pub use batch::Batch;
-pub use data::{Data, DataSource, Dtype, Eval, Model, Split};
+pub use data::{Data, DataSource, Dtype, Eval, Kind, LossMask, Model, Split};
 pub use error::{Error, Result};
 pub use hf_config::{Family, HfConfig, HfConfigError, RopeScaling};
 pub use load::{RunConfig, load, parse};
