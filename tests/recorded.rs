@@ -402,7 +402,7 @@ fn builder_commits_conversations_without_rewards_and_killed_ones_go_on_with_the_
         assert!(manifest.staleness() <= 1 && manifest.account.masked == 0);
         let mut trained = 0;
         for group in &manifest.groups {
-            let segment = slime_record::read_segment(calm.join(&group.segment.path)).unwrap();
+            let segment = slime_record::read_segment(&calm.join(&group.segment.path)).unwrap();
             let sample = segment.sample(group.first_row as usize).unwrap();
             assert_eq!((sample.prompt_id.as_str(), group.samples.len()), (group.prompt_id.as_str(), 1));
             let name = sample.response.trim_end();
