@@ -258,7 +258,7 @@ impl Replayer {
             .with_hint(format!("--set data.max_len={context_len} cuts longer ones off")));
         }
         let loss_mask = loss_mask.split_off(prompt_len);
-        let response = self.tokenizer.decode(&tokens[prompt_len..], true).map_err(failure!())?;
+        let response = self.text(&tokens[prompt_len..])?;
         let (status, finish_reason) =
             if is_cut { (Status::Truncated, "length") } else { (Status::Completed, "stop") };
         Ok(Sample {
@@ -277,6 +277,18 @@ impl Replayer {
             metadata: prompt.metadata.clone(),
             ..Sample::default()
         })
+    }
+
+    /// The text of a response, without the token that ends it and the line break some templates put behind that.
+    fn text(&self, response: &[u32]) -> Result<String, Failure> {
+        let decode = |tokens| self.tokenizer.decode(tokens, true).map_err(failure!());
+        let eos_ids = self.tokenizer.eos_ids();
+        if let Some(end) = response.iter().rposition(|token| eos_ids.contains(token))
+            && decode(&response[end..])?.trim().is_empty()
+        {
+            return decode(&response[..end]);
+        }
+        decode(response)
     }
 }
 

@@ -356,6 +356,7 @@ mod tests {
             assert_eq!(config.batch().unwrap().global_batch_size, 6 * samples);
             let again = parse(&config.to_toml().unwrap(), "run.toml", &[]).unwrap();
             assert_eq!(again.warnings(), Vec::<String>::new());
+            assert!(again.to_toml().unwrap().contains(&format!("# {kind} are recorded")));
             assert_eq!(again.batch().unwrap(), config.batch().unwrap());
             let message = refusal(&with(kind, "n_samples_per_prompt = 8\n"));
             let expected =

@@ -136,6 +136,7 @@ impl PromptFile {
         let label = take(&self.keys.label, "label", "label_key")?;
         let metadata = take(&self.keys.metadata, "metadata", "metadata_key")?;
         let tools = take(&self.keys.tools, "tools", "tool_key")?;
+        let tools = tools.map(|tools| tool_list(tools, &self.keys.tools)).transpose().map_err(wrong)?;
         let metadata = with_margin(metadata, recorded.margin, &self.keys).map_err(wrong)?;
         Ok(Prompt {
             prompt_id: format!("{}:{number}", self.name),
@@ -146,6 +147,18 @@ impl PromptFile {
             tools: tools.map(|value| value.to_string()),
             responses: recorded.responses.iter().map(Value::to_string).collect(),
         })
+    }
+}
+
+/// Tools are a list, or text that holds one, as tables have it that cannot hold lists of many shapes.
+fn tool_list(tools: Value, key: &str) -> Result<Value, String> {
+    let list = match &tools {
+        Value::String(text) => serde_json::from_str(text).ok(),
+        _ => None,
+    };
+    match list.unwrap_or(tools) {
+        list @ Value::Array(_) => Ok(list),
+        other => Err(format!("key \"{key}\": expected a list of tool definitions, got {other}")),
     }
 }
 
@@ -225,6 +238,17 @@ mod tests {
         assert_eq!(second.tools.as_deref(), Some(r#"[{"name":"f"}]"#));
         assert!(second.prompt_id.ends_with(":3"), "{}", second.prompt_id);
         assert_eq!(second.label, None);
+        let tools = concat!(
+            "{\"prompt\":\"a\",\"tools\":\"[{\\\"name\\\": \\\"f\\\"}]\"}\n",
+            "{\"prompt\":\"a\",\"tools\":{\"name\":1}}",
+        );
+        let prompts = open(tools, Keys::default()).unwrap();
+        assert_eq!(prompts.prompt(0).unwrap().tools.as_deref(), Some(r#"[{"name":"f"}]"#));
+        let error = prompts.prompt(1).unwrap_err().to_string();
+        assert!(
+            error.ends_with("line 2: key \"tools\": expected a list of tool definitions, got {\"name\":1}"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(crate) fn conversation(row: &mut Map<String, Value>, keys: &Keys) -> Result<
 pub(crate) fn preference(row: &mut Map<String, Value>, keys: &Keys) -> Result<Recorded> {
     let mut required = |key: &String, option| {
         let value = take(row, key).ok_or_else(|| Problem::Missing(key.clone(), option))?;
-        Ok(side(value, key)?)
+        side(value, key)
     };
     let chosen = required(&keys.chosen, "chosen_key")?;
     let rejected = required(&keys.rejected, "rejected_key")?;

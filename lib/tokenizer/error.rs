@@ -24,7 +24,7 @@ pub enum Error {
     },
     /// A directory without a chat template, asked to apply one.
     #[error(
-        "{}: the tokenizer has no chat template\nhint: give prompts as text, or add chat_template.jinja",
+        "{}: the tokenizer has no chat template\nhint: add chat_template.jinja, or give text and data.apply_chat_template = false",
         path.display()
     )]
     NoChatTemplate {
@@ -64,7 +64,7 @@ pub enum Error {
     #[error(
         "message {number} ({role}): expected the conversation to begin with {expected}, got it rendered otherwise (some \
          templates take thinking out of earlier turns)\nhint: mark what the assistant says with {{% generation %}} in \
-         chat_template.jinja, or see data.loss_mask"
+         chat_template.jinja, or take another data.loss_mask (for Qwen3 \"qwen3\")"
     )]
     NotPrefix {
         /// Which message, from 1.

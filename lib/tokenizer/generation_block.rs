@@ -26,10 +26,10 @@ pub(crate) fn translate(source: &str) -> String {
         let [begin, end] = MARKS.map(|(name, _)| name);
         match parts(tag) {
             Some((open, "generation", close)) => {
-                text.push_str(&format!("{open} with %}}{{{{ {begin} }}}}{{% if true {close}"));
+                text.extend([open, " with %}{{ ", begin, " }}{% if true ", close]);
             }
             Some((open, "endgeneration", close)) => {
-                text.push_str(&format!("{open} endif %}}{{{{ {end} }}}}{{% endwith {close}"));
+                text.extend([open, " endif %}{{ ", end, " }}{% endwith ", close]);
             }
             _ => text.push_str(tag),
         }

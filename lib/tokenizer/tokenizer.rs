@@ -118,17 +118,16 @@ impl Tokenizer {
         template.render_marked(messages, tools, &variables)
     }
 
-    fn template(&self, kwargs: &Map<String, Value>) -> Result<(&ChatTemplate, Map<String, Value>)> {
+    /// The template with its variables.
+    pub(crate) fn template(
+        &self,
+        kwargs: &Map<String, Value>,
+    ) -> Result<(&ChatTemplate, Map<String, Value>)> {
         let template = self.special.chat_template.as_ref();
         let template = template.ok_or_else(|| Error::NoChatTemplate { path: self.dir.clone() })?;
         let mut variables = self.special.tokens.clone();
         variables.extend(kwargs.clone());
         Ok((template, variables))
-    }
-
-    /// Whether the chat template marks what the assistant says.
-    pub fn has_generation_blocks(&self) -> bool {
-        self.special.chat_template.as_ref().is_some_and(ChatTemplate::has_generation_blocks)
     }
 
     /// The id of `eos_token`, which ends a text.

@@ -65,19 +65,15 @@ impl ChatEncoder {
     /// # Errors
     /// A template that is missing, or not what the rule needs.
     pub fn new(tokenizer: &Tokenizer, loss_mask: LossMask, kwargs: Map<String, Value>) -> Result<Self> {
-        let has_blocks = tokenizer.has_generation_blocks();
-        if !tokenizer.has_chat_template() {
-            tokenizer.apply_chat_template(&[], None, false, &kwargs)?;
-        }
+        let has_blocks = tokenizer.template(&kwargs)?.0.has_generation_blocks();
         let mut encoder = Self { tokenizer: tokenizer.without_post_processor(), kwargs, rule: Rule::Prefix };
         encoder.rule = match loss_mask {
-            LossMask::Auto if has_blocks => Rule::Generation,
-            LossMask::Generation if has_blocks => Rule::Generation,
+            LossMask::Auto | LossMask::Generation if has_blocks => Rule::Generation,
             LossMask::Generation => return Err(Error::NoGenerationBlocks),
             LossMask::Auto | LossMask::Prefix => Rule::Prefix,
             LossMask::Qwen if tokenizer.token_to_id(DISTILLED).is_some() => Rule::DistillQwen,
-            LossMask::Qwen => Rule::Qwen(Alone::probe(&encoder)?),
-            LossMask::Qwen3 => Rule::Qwen3(Alone::probe(&encoder)?),
+            LossMask::Qwen => Rule::Qwen(Alone::probe(&encoder, "qwen")?),
+            LossMask::Qwen3 => Rule::Qwen3(Alone::probe(&encoder, "qwen3")?),
             LossMask::Qwen35 => Rule::Qwen35,
             LossMask::DistillQwen => Rule::DistillQwen,
         };

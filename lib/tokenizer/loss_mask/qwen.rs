@@ -12,6 +12,8 @@ const SENTINEL: &str = "a message that only measures";
 /// What a template adds to a message that stands alone.
 #[derive(Debug)]
 pub(super) struct Alone {
+    /// The rule that asks.
+    rule: &'static str,
     /// The system prompt it puts before a conversation that has none.
     default_system: Vec<u32>,
     /// One user message, without that.
@@ -22,7 +24,7 @@ pub(super) struct Alone {
 
 impl Alone {
     /// Two user messages are longer than one by what one is long; what is more of the one is the system prompt.
-    pub(super) fn probe(encoder: &ChatEncoder) -> Result<Self> {
+    pub(super) fn probe(encoder: &ChatEncoder, rule: &'static str) -> Result<Self> {
         let one = [sentinel()];
         let tokens = encoder.tokens(&one, None, false)?;
         let two = encoder.tokens(&[sentinel(), sentinel()], None, false)?;
@@ -30,13 +32,18 @@ impl Alone {
         let system_len = (2 * tokens.len()).checked_sub(two.len());
         let generation_len = generate.len().checked_sub(tokens.len());
         let (Some(system_len), Some(generation_len)) = (system_len, generation_len) else {
-            return Err(unfit("a message rendered with another that does not fit it".to_owned()));
+            return Err(unfit(rule, "a message rendered with another that does not fit it".to_owned()));
         };
         let (default_system, sentinel) = tokens.split_at_checked(system_len).unwrap_or_default();
         if sentinel.is_empty() || two != [default_system, sentinel, sentinel].concat() {
-            return Err(unfit("one that renders the first of two user messages otherwise".to_owned()));
+            return Err(unfit(rule, "one that renders the first of two user messages otherwise".to_owned()));
         }
-        Ok(Self { default_system: default_system.to_vec(), sentinel: sentinel.to_vec(), generation_len })
+        Ok(Self {
+            rule,
+            default_system: default_system.to_vec(),
+            sentinel: sentinel.to_vec(),
+            generation_len,
+        })
     }
 }
 
@@ -44,8 +51,8 @@ fn sentinel() -> Value {
     json!({"role": "user", "content": SENTINEL})
 }
 
-fn unfit(got: String) -> Error {
-    Error::Rule { rule: "qwen", expected: "a template that renders messages one by one", got }
+fn unfit(rule: &'static str, got: String) -> Error {
+    Error::Rule { rule, expected: "a template that renders messages one by one", got }
 }
 
 /// Every message alone; message 0 has the tools and may have the default system prompt, which is taken from the others.
@@ -58,7 +65,7 @@ pub(super) fn encode(encoder: &ChatEncoder, alone: &Alone, chat: Chat<'_>) -> Re
         let system: &[u32] = if has_default { &alone.default_system } else { &[] };
         let tokens = tokens
             .strip_prefix(system)
-            .ok_or_else(|| unfit(format!("message {} rendered otherwise", i + 1)))?;
+            .ok_or_else(|| unfit(alone.rule, format!("message {} rendered otherwise", i + 1)))?;
         whole.append(tokens, chat.is_trained(i), alone);
     }
     Ok(whole)
@@ -85,7 +92,8 @@ pub(super) fn encode_beside_sentinel(
             let before = [alone.default_system.as_slice(), &alone.sentinel].concat();
             tokens.strip_prefix(before.as_slice()).map(<[u32]>::to_vec)
         };
-        let tokens = tokens.ok_or_else(|| unfit(format!("message {} rendered otherwise", start + 1)))?;
+        let tokens =
+            tokens.ok_or_else(|| unfit(alone.rule, format!("message {} rendered otherwise", start + 1)))?;
         whole.append(&tokens, chat.is_trained(start), alone);
         start += len;
     }

@@ -41,7 +41,8 @@ fn shown(tokenizer: &Tokenizer, encoded: &Encoded) -> String {
     while start < tokens.len() {
         let len = loss_mask[start..].iter().take_while(|mask| **mask == loss_mask[start]).count();
         let part = tokenizer.decode(&tokens[start..start + len], false).unwrap();
-        text += &if loss_mask[start] == 1 { format!("⟦{part}⟧") } else { part };
+        let [open, close] = if loss_mask[start] == 1 { ["⟦", "⟧"] } else { ["", ""] };
+        text.extend([open, &part, close]);
         start += len;
     }
     text
