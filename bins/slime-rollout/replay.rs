@@ -110,7 +110,8 @@ impl Replayer {
         let num_cut = self.num_cut.load(Ordering::Relaxed);
         if let Some(max_len) = self.config.data.max_len.filter(|_| num_cut > 0) {
             tracing::warn!(
-                "{num_cut} responses were cut off at data.max_len {max_len} tokens (status truncated)"
+                num_cut,
+                "responses were cut off at data.max_len {max_len} tokens (status truncated)"
             );
         }
     }

@@ -3,7 +3,7 @@
 use crate::data::{Data, Eval, Split};
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
-use crate::rollout::DynamicFilter;
+use crate::rollout::{DynamicFilter, Placement};
 use crate::run::Order;
 
 /// Checks everything that can be known without reading prompts or weights.
@@ -135,6 +135,12 @@ fn recorded(config: &RunConfig) -> Result<()> {
     if config.rollout.dynamic_filter != DynamicFilter::None {
         return Err(Error::Conflict(format!(
             "rollout.dynamic_filter compares rewards, which data.kind = \"{kind}\" does not have\nhint: leave it out"
+        )));
+    }
+    if config.reward.placement == Placement::Separate {
+        return Err(Error::Conflict(format!(
+            "reward.placement = \"separate\" has workers score responses, and those of data.kind = \"{kind}\" have no \
+             rewards\nhint: leave it out"
         )));
     }
     let orphan = config.eval.iter().find(|(_, set)| set.prompts.is_none() && set.environment.is_none());
@@ -365,6 +371,7 @@ mod tests {
         }
         for (more, expected) in [
             ("dynamic_filter = \"nonzero_std\"\n", "rollout.dynamic_filter compares rewards"),
+            ("[reward]\nplacement = \"separate\"\n", "reward.placement = \"separate\" has workers"),
             ("[eval.test]\nsplit = \"train\"\n", "[eval.test] has no prompts of its own"),
             ("[eval.test]\nprompts = \"b\"\n[reward]\ntypes = []\n", "reward.types: expected "),
         ] {

@@ -17,7 +17,7 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
     let not_recorded = format!("data.kind is {}", kind.as_str());
     let unsampled = kind.is_recorded() && config.eval.is_empty();
     let rules: [(bool, &[&str], &str); 15] = [
-        (kind.is_recorded(), &["rollout.temperature", "reward.placement"], &recorded),
+        (kind.is_recorded(), &["rollout.temperature"], &recorded),
         (
             unsampled,
             &[
