@@ -7,7 +7,7 @@ use slime_cli::{Failure, Verbosity};
 use slime_config::RunConfig;
 use slime_metrics::Profile;
 
-/// Samples responses to prompts, with the exact tokens and log-probs a trainer needs
+/// Samples responses to prompts, with the exact tokens and log-probs a trainer needs; or replays recorded ones
 #[derive(Debug, Parser)]
 #[command(
     name = "slime-rollout",
@@ -15,14 +15,17 @@ use slime_metrics::Profile;
     args_conflicts_with_subcommands = true,
     after_help = "\
 Reads:   a weight directory with its tokenizer; prompts as JSON lines (also .zst) or Parquet, or those
-         of an environment; with --follow run.toml and the published weights of the run
+         of an environment; with --follow run.toml and the published weights of the run.
+         Rows with responses (data.kind = \"conversations\" or \"preferences\") need the tokenizer only
 Writes:  samples as JSON lines or Arrow, groups in the order of their prompts (a file gets its name
          when it is complete); with --follow rollout/, eval/, metrics/, trace/ and, as
          [metrics] says, tensorboard/ of the run
 Example: slime-rollout --weights weights/smollm2 --prompts prompts.jsonl \\
              --set rollout.n_samples_per_prompt=8 | slime-reward --type number
-Exit:    0 ok, 64 usage, 65 bad data (broken line, prompt longer than the context), 66 no input,
-         69 no device, 73 cannot create, 74 I/O, 75 drained, 77 permission, 78 configuration"
+         slime-rollout --weights weights/smollm2 --prompts chats.jsonl --set data.kind=conversations
+Exit:    0 ok, 64 usage, 65 bad data (broken line, prompt longer than the context, response
+         without a token to train), 66 no input, 69 no device, 73 cannot create, 74 I/O, 75 drained,
+         77 permission, 78 configuration"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -46,7 +49,7 @@ pub struct Once {
     /// Weight directory: config.json, safetensors, tokenizer (default: `model.path` of the configuration)
     #[arg(long, value_name = "DIR")]
     pub weights: Option<PathBuf>,
-    /// Prompts as JSON lines (also .zst) or Parquet, with an optional slice (prompts.jsonl@[0:100]); - is stdin (default: what
+    /// Prompts, or what else `data.kind` says the rows are, as JSON lines (also .zst) or Parquet, with an optional slice (prompts.jsonl@[0:100]); - is stdin (default: what
     /// [data] of the configuration names)
     #[arg(long, value_name = "FILE|-")]
     pub prompts: Option<String>,

@@ -46,6 +46,7 @@ impl Builder {
         let builder_config = builder_config(config, source.len())?;
         let format = ArrowFormat { provenance: write_samples::provenance(config) };
         let rewarder = match config.reward.placement {
+            _ if config.data.kind.is_recorded() => None,
             Placement::Separate => None,
             Placement::Inline => {
                 let worker_config = RewardWorkerConfig {
@@ -161,7 +162,7 @@ fn builder_config(config: &RunConfig, num_prompts: Option<u64>) -> Result<Builde
         max_in_flight: groups_in_flight(config)?,
         lease_ms: LEASE_MS,
         beat_ms: BEAT_MS,
-        columns: vec![REWARD.to_owned()],
+        columns: if config.data.kind.is_recorded() { Vec::new() } else { vec![REWARD.to_owned()] },
         eval_interval: config.eval_interval(),
     })
 }

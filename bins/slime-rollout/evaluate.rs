@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use slime_cli::Failure;
-use slime_config::{Eval, RunConfig, RunDir, paths};
+use slime_config::{Eval, Kind, RunConfig, RunDir, paths};
 use slime_environment::{Prompt, eval_source};
 use slime_exchange::{Physical, Store};
 use slime_record::{Column, ColumnValues, Sample, encode_segment};
@@ -26,6 +26,8 @@ const EVAL_SEED: u64 = 0x6576_616C;
 pub fn settings_of(config: &RunConfig, set: &Eval) -> RunConfig {
     let mut config = config.clone();
     config.run.seed ^= EVAL_SEED;
+    // Whatever is trained on, an evaluation samples.
+    config.data.kind = Kind::Prompts;
     config.rollout.temperature = set.temperature;
     config.rollout.n_samples_per_prompt = Some(set.n_samples_per_prompt);
     config.rollout.max_response_len = set.max_response_len.unwrap_or(config.rollout.max_response_len);
@@ -48,7 +50,8 @@ pub struct Evaluator {
     run_dir: RunDir,
     num_steps: u64,
     tokenizer: Option<Arc<Tokenizer>>,
-    rewards: RewardSet,
+    /// None where nothing is evaluated.
+    rewards: Option<RewardSet>,
     place: Option<Physical>,
     due: VecDeque<String>,
     running: Option<Running>,
@@ -66,7 +69,8 @@ struct Running {
 impl Evaluator {
     /// Nothing is loaded before the first evaluation.
     pub fn new(config: &RunConfig, run_dir: &RunDir, num_steps: u64) -> Result<Self, Failure> {
-        let rewards = RewardSet::parse(&config.reward.types).map_err(failure!())?;
+        let types = (!config.eval.is_empty()).then_some(&config.reward.types);
+        let rewards = types.map(|types| RewardSet::parse(types)).transpose().map_err(failure!())?;
         Ok(Self {
             config: config.clone(),
             run_dir: run_dir.clone(),
@@ -162,7 +166,8 @@ impl Evaluator {
     ) -> Result<(), Failure> {
         let bytes = encode_segment(samples, &write_samples::provenance(&self.config)).map_err(failure!())?;
         store.seal(&paths::evaluation_file(place, set, "samples"), &bytes).map_err(failure!())?;
-        let rewards = self.rewards.score_samples(samples).map_err(failure!())?;
+        let Some(set_of_rewards) = &mut self.rewards else { return Ok(()) };
+        let rewards = set_of_rewards.score_samples(samples).map_err(failure!())?;
         let column = Column::new("reward", samples, ColumnValues::F32(rewards.clone()));
         let bytes = column.encode(&write_samples::provenance(&self.config)).map_err(failure!())?;
         store.seal(&paths::evaluation_file(place, set, "reward"), &bytes).map_err(failure!())?;

@@ -18,7 +18,8 @@ use crate::args::Once;
 use crate::evaluate;
 use crate::failure;
 use crate::memory;
-use crate::read_prompts;
+use crate::read_prompts::{self, Prompts};
+use crate::replay;
 use crate::write_samples::SampleWriter;
 
 /// `slime-rollout` over all prompts, once; groups leave in the order of their prompts.
@@ -28,6 +29,9 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
         return Err(Failure::usage("--profile needs a run: --follow RUN"));
     }
     let mut config = args.config()?;
+    if config.data.kind.is_recorded() && args.eval.is_none() {
+        return replay::replay(args, &config);
+    }
     let tokenizer = Arc::new(Tokenizer::from_dir(Path::new(&config.model.path)).map_err(failure!())?);
     let prompts: Box<dyn Iterator<Item = Result<Prompt, Failure>>> = match &args.eval {
         Some(name) => {
@@ -35,7 +39,7 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
             config = evaluate::settings_of(&config, &set);
             Box::new(evaluate::prompts_of(&config, &set)?)
         }
-        None => Box::new(read_prompts::read_prompts(&config, args.num_prompts)?),
+        None => Box::new(Prompts::open(&config, args.num_prompts)?.into_iter()),
     };
     // A place that cannot be written is told before weights are loaded.
     let mut output = SampleWriter::create(&args.output, args.format, &config)?;

@@ -1,4 +1,4 @@
-//! slime-rollout: samples responses to prompts, and scores given tokens.
+//! slime-rollout: samples responses to prompts, replays recorded ones, and scores given tokens.
 
 mod args;
 mod build_steps;
@@ -10,6 +10,7 @@ mod observe;
 mod read_prompts;
 mod read_samples;
 mod read_tokens;
+mod replay;
 mod replicate;
 mod score;
 mod write_metrics;

@@ -1,9 +1,9 @@
-//! Prompts from a file, stdin or an environment, and their tokens.
+//! Prompts from a file, stdin or an environment, with recorded responses or without, and their tokens.
 
 use std::fs::File;
 use std::io::stdin;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use slime_cli::Failure;
 use slime_config::{Data, RunConfig};
 use slime_environment::{Prompt, PromptFile, PromptSource, keys, train_source};
@@ -12,27 +12,48 @@ use slime_tokenizer::Tokenizer;
 
 use crate::failure;
 
-/// The prompts to sample from once: a file in its own order, or the first `num_prompts` of an environment.
-pub fn read_prompts(
-    config: &RunConfig,
-    num_prompts: Option<u64>,
-) -> Result<impl Iterator<Item = Result<Prompt, Failure>>, Failure> {
-    let (source, path): (Box<dyn PromptSource>, _) = match config.data.prompts.as_deref() {
-        Some("-") => {
-            let Stdin { prompts, path } = Stdin::open(&config.data)?;
-            (Box::new(prompts), Some(path))
-        }
-        Some(spec) => (Box::new(PromptFile::open(spec, keys(&config.data), None).map_err(failure!())?), None),
-        None => (train_source(config).map_err(failure!())?, None),
-    };
-    let Some(len) = num_prompts.or(source.len()) else {
-        return Err(Failure::usage("the prompts have no end").with_hint("--num-prompts 8"));
-    };
-    let len = source.len().map_or(len, |all| all.min(len));
-    Ok((0..len).map(move |cursor| {
-        let prompt = source.prompt(cursor).map_err(failure!());
-        prompt.map_err(|failure| named(failure, path.as_deref().unwrap_or("stdin")))
-    }))
+/// The rows to go through once: a file in its own order, or the first `num_prompts` of an environment.
+pub struct Prompts {
+    source: Box<dyn PromptSource>,
+    len: u64,
+    /// The file that stdin became, which people know as stdin.
+    path: Option<String>,
+}
+
+impl Prompts {
+    /// Opens what `[data]` names.
+    pub fn open(config: &RunConfig, num_prompts: Option<u64>) -> Result<Self, Failure> {
+        let (source, path): (Box<dyn PromptSource>, _) = match config.data.prompts.as_deref() {
+            Some("-") => {
+                let Stdin { prompts, path } = Stdin::open(&config.data)?;
+                (Box::new(prompts), Some(path))
+            }
+            Some(spec) => {
+                (Box::new(PromptFile::open(spec, keys(&config.data), None).map_err(failure!())?), None)
+            }
+            None => (train_source(config).map_err(failure!())?, None),
+        };
+        let Some(len) = num_prompts.or(source.len()) else {
+            return Err(Failure::usage("the prompts have no end").with_hint("--num-prompts 8"));
+        };
+        let len = source.len().map_or(len, |all| all.min(len));
+        Ok(Self { source, len, path })
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The prompt at a position below [`Prompts::len`].
+    pub fn get(&self, position: u64) -> Result<Prompt, Failure> {
+        let prompt = self.source.prompt(position).map_err(failure!());
+        prompt.map_err(|failure| named(failure, self.path.as_deref().unwrap_or("stdin")))
+    }
+
+    /// All of them, in order.
+    pub fn into_iter(self) -> impl Iterator<Item = Result<Prompt, Failure>> {
+        (0..self.len).map(move |position| self.get(position))
+    }
 }
 
 /// Stdin as a file of that name, since rows are read when they are drawn. The open file outlives its name.
@@ -76,18 +97,21 @@ pub fn tokens(
         content => {
             let tools: Option<Value> =
                 prompt.tools.as_deref().map(serde_json::from_str).transpose().map_err(Failure::data)?;
-            let Value::Object(kwargs) =
-                serde_json::to_value(&data.chat_template_kwargs).map_err(Failure::data)?
-            else {
-                return Err(Failure::data("data.chat_template_kwargs: expected a table"));
-            };
             let text = tokenizer
-                .apply_chat_template(&content.into_messages(), tools.as_ref(), true, &kwargs)
+                .apply_chat_template(&content.into_messages(), tools.as_ref(), true, &kwargs(data)?)
                 .map_err(failure!())?;
             tokenizer.encode(&text)
         }
     };
     encoded.map_err(failure!())
+}
+
+/// `data.chat_template_kwargs` as a template takes them.
+pub fn kwargs(data: &Data) -> Result<Map<String, Value>, Failure> {
+    match serde_json::to_value(&data.chat_template_kwargs).map_err(Failure::data)? {
+        Value::Object(kwargs) => Ok(kwargs),
+        _ => Err(Failure::data("data.chat_template_kwargs: expected a table")),
+    }
 }
 
 /// A prompt as the step builder sends it to a replica.
@@ -99,6 +123,7 @@ pub fn to_body(prompt: &Prompt) -> Value {
         "label": prompt.label,
         "metadata": prompt.metadata,
         "tools": prompt.tools,
+        "responses": prompt.responses,
     })
 }
 
@@ -114,6 +139,10 @@ pub fn from_body(body: &Value) -> Result<Prompt, Failure> {
         label: text("label"),
         metadata: text("metadata"),
         tools: text("tools"),
+        responses: serde_json::from_value(body.get("responses").cloned().unwrap_or_else(|| json!([])))
+            .map_err(|error| {
+                Failure::data(format!("an assigned prompt with responses that are no texts: {error}"))
+            })?,
     })
 }
 
@@ -130,6 +159,7 @@ mod tests {
             label: Some("2".to_owned()),
             metadata: Some("{\"x\": 1}".to_owned()),
             tools: None,
+            responses: vec!["\"2\"".to_owned()],
         };
         assert_eq!(from_body(&to_body(&prompt)), Ok(prompt));
         assert!(from_body(&json!({})).is_err());

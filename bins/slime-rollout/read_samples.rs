@@ -21,6 +21,7 @@ type Reward = (f32, BTreeMap<String, f64>);
 /// A file is broken, or the store cannot be read.
 pub fn read_groups(store: &mut dyn Store, manifest: &Manifest) -> Result<Vec<Vec<Rewarded>>, Failure> {
     let rewards = read_rewards(store, manifest)?;
+    let has_rewards = manifest.columns().iter().any(|column| column.name == REWARD);
     let mut segments: HashMap<&str, Option<Segment>> = HashMap::new();
     let mut groups = Vec::new();
     let mut num_missing = 0;
@@ -40,7 +41,9 @@ pub fn read_groups(store: &mut dyn Store, manifest: &Manifest) -> Result<Vec<Vec
         for row in rows.filter(|row| *row < segment.len()) {
             let sample = segment.sample(row).map_err(failure!())?;
             if let Some((reward, parts)) = rewards.get(&sample.id()).cloned() {
-                samples.push(Rewarded { sample, reward, parts });
+                samples.push(Rewarded { sample, reward: Some(reward), parts });
+            } else if !has_rewards {
+                samples.push(Rewarded { sample, reward: None, parts: BTreeMap::new() });
             }
         }
         groups.push(samples);

@@ -1,4 +1,5 @@
-//! The replica's role: generates what the step builder assigned, with the weights it asked for.
+//! The replica's role: generates what the step builder assigned, with the weights it asked for; or replays it, where
+//! responses are recorded, without weights.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::failure;
 use crate::follow::{Polled, patient};
 use crate::generate::{GroupId, Sampler};
 use crate::observe::Observer;
+use crate::replay::Replayer;
 use crate::{read_prompts, write_samples};
 
 /// Size at which a segment is sealed.
@@ -31,16 +33,21 @@ pub const BEAT_MS: u64 = 2000;
 pub struct Replicator {
     machine: Replica<ArrowFormat>,
     sampler: Option<Sampler>,
+    /// In place of an engine, where responses are recorded.
+    replayer: Option<Replayer>,
     config: RunConfig,
     run_dir: RunDir,
     tokenizer: Arc<Tokenizer>,
     observer: Observer,
 }
 
-/// Groups that keep an engine's batch full.
+/// Groups that keep an engine's batch full; of recorded ones a step and the next.
 pub fn groups_in_flight(config: &RunConfig) -> Result<usize, Failure> {
-    let num_samples = config.batch().map_err(failure!())?.n_samples_per_prompt;
-    Ok(2 * config.rollout.max_in_flight.div_ceil(num_samples.max(1)) as usize)
+    let batch = config.batch().map_err(failure!())?;
+    if config.data.kind.is_recorded() {
+        return Ok(2 * batch.rollout_batch_size as usize);
+    }
+    Ok(2 * config.rollout.max_in_flight.div_ceil(batch.n_samples_per_prompt.max(1)) as usize)
 }
 
 impl Replicator {
@@ -72,7 +79,10 @@ impl Replicator {
         let format = ArrowFormat { provenance: write_samples::provenance(&config) };
         let machine = Replica::start(store, replica_config, format).map_err(failure!())?;
         let observer = Observer::start(run_dir, &config, index, machine.incarnation(), profile);
-        Ok(Self { machine, sampler: None, config, run_dir: run_dir.clone(), tokenizer, observer })
+        let is_recorded = config.data.kind.is_recorded();
+        let replayer = is_recorded.then(|| Replayer::new(&config, tokenizer.clone())).transpose()?;
+        let run_dir = run_dir.clone();
+        Ok(Self { machine, sampler: None, replayer, config, run_dir, tokenizer, observer })
     }
 
     /// Ends after sealing what is finished.
@@ -88,6 +98,7 @@ impl Replicator {
     /// Whether the engine has something to compute.
     pub fn is_busy(&self) -> bool {
         self.sampler.as_ref().is_some_and(|sampler| !sampler.is_idle())
+            || self.replayer.as_ref().is_some_and(|replayer| !replayer.is_idle())
     }
 
     /// One round of the machine.
@@ -101,17 +112,21 @@ impl Replicator {
         for action in actions {
             found.has_acted = true;
             match action {
+                // Recorded responses are the same under all weights.
+                ReplicaAction::Load { place } if self.replayer.is_some() => self.machine.on_loaded(place),
                 ReplicaAction::Load { place } => self.load(store, place)?,
-                ReplicaAction::Generate { step, group, attempt, prompt, .. } => {
-                    let prompt = read_prompts::from_body(&prompt)?;
-                    if let Some(sampler) = &mut self.sampler {
-                        sampler.submit(GroupId { step, group, attempt }, prompt)?;
+                ReplicaAction::Generate { step, group, attempt, prompt, version } => {
+                    let (id, prompt) = (GroupId { step, group, attempt }, read_prompts::from_body(&prompt)?);
+                    match (&mut self.replayer, &mut self.sampler) {
+                        (Some(replayer), _) => replayer.submit(id, prompt, version),
+                        (None, Some(sampler)) => sampler.submit(id, prompt)?,
+                        (None, None) => {}
                     }
                 }
                 ReplicaAction::Cancel { step, group, attempt } => {
-                    if let Some(sampler) = &mut self.sampler {
-                        sampler.abort(GroupId { step, group, attempt });
-                    }
+                    let id = GroupId { step, group, attempt };
+                    self.replayer.iter_mut().for_each(|replayer| replayer.abort(id));
+                    self.sampler.iter_mut().for_each(|sampler| sampler.abort(id));
                 }
                 ReplicaAction::Done => found.is_done = true,
             }
@@ -119,8 +134,13 @@ impl Replicator {
         Ok(found)
     }
 
-    /// One step of the engine.
+    /// One step of the engine, or all that is to be replayed.
     pub fn step(&mut self) -> Result<(), Failure> {
+        if let Some(replayer) = self.replayer.as_mut().filter(|replayer| !replayer.is_idle()) {
+            for (GroupId { step, group, attempt }, rows) in replayer.step()? {
+                self.machine.on_finished(step, group, attempt, rows);
+            }
+        }
         let Some(sampler) = self.sampler.as_mut().filter(|sampler| !sampler.is_idle()) else {
             self.observer.rest();
             return Ok(());
@@ -139,6 +159,7 @@ impl Replicator {
 
     /// The last words.
     pub fn finish(&mut self) -> Result<(), Failure> {
+        self.replayer.iter().for_each(Replayer::tell_cut);
         self.observer.finish(self.sampler.as_ref())
     }
 

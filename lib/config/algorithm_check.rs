@@ -2,6 +2,7 @@
 
 use crate::algorithm::{CorrectionWeight, KlLossType, LossType, OldLogProbs, PolicyLoss, RatioLevel};
 use crate::check::{at_least_one, within};
+use crate::data::Kind;
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
 
@@ -69,13 +70,24 @@ fn combinations(config: &RunConfig) -> Vec<String> {
         LossType::Policy => policy(config),
         LossType::Sft | LossType::Dpo | LossType::RewardModel => Vec::new(),
     };
-    let wanted = if algorithm.has_pairs() { Some(2) } else { None };
-    let given = config.rollout.n_samples_per_prompt;
-    if let (Some(wanted), Some(given)) = (wanted, given)
-        && given != wanted
-    {
+    let given = config.rollout.n_samples_per_prompt.filter(|_| algorithm.has_pairs());
+    if let Some(given) = given.filter(|given| *given != 2) {
         problems.push(format!(
             "rollout.n_samples_per_prompt {given}: algorithm.loss = \"{}\" learns from pairs\nhint: leave it out",
+            word(algorithm.loss)
+        ));
+    }
+    let fits = match config.data.kind {
+        Kind::Prompts => true,
+        Kind::Conversations => algorithm.loss == LossType::Sft,
+        Kind::Preferences => algorithm.has_pairs(),
+    };
+    // The default loss says nothing: a tool that only reads the data does not need one.
+    if !fits && algorithm.loss != LossType::Policy {
+        problems.push(format!(
+            "data.kind = \"{}\" with algorithm.loss = \"{}\"\nhint: conversations are for sft, preferences for dpo and \
+             reward_model",
+            config.data.kind.as_str(),
             word(algorithm.loss)
         ));
     }
@@ -219,6 +231,26 @@ mod tests {
             let message = refusal(&text);
             assert!(message.starts_with("rollout.n_samples_per_prompt 8: algorithm.loss"), "{message}");
         }
+    }
+
+    #[test]
+    fn data_and_loss_go_together() {
+        let text = |kind: &str, loss: &str| {
+            format!("[data]\nkind = \"{kind}\"\nprompts = \"a\"\n[algorithm]\nloss = \"{loss}\"\n")
+        };
+        for (kind, loss) in
+            [("conversations", "dpo"), ("preferences", "sft"), ("conversations", "reward_model")]
+        {
+            let message = refusal(&text(kind, loss));
+            assert!(message.contains(&format!("data.kind = \"{kind}\" with algorithm.loss")), "{message}");
+        }
+        for (kind, loss) in
+            [("conversations", "sft"), ("preferences", "dpo"), ("preferences", "reward_model")]
+        {
+            assert!(parse(&text(kind, loss), "run.toml", &[]).is_ok(), "{kind} {loss}");
+        }
+        let pairs = parse("[algorithm]\nloss = \"dpo\"\n", "run.toml", &[]).unwrap();
+        assert_eq!(pairs.batch().unwrap().n_samples_per_prompt, 2);
     }
 
     #[test]

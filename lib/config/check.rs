@@ -4,6 +4,7 @@ use crate::algorithm_check;
 use crate::data::{Data, Eval, Split};
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
+use crate::rollout::{DynamicFilter, Placement};
 use crate::run::Order;
 
 /// Checks everything that can be known without reading prompts or weights.
@@ -69,7 +70,9 @@ fn sampling(config: &RunConfig) -> Result<()> {
             return Err(Error::value(key, &format!("at least rollout_batch_size {groups}"), value));
         }
     }
-    if config.reward.types.is_empty() {
+    // Recorded responses have no rewards; those of evaluations do.
+    let needs_rewards = !config.data.kind.is_recorded() || !config.eval.is_empty();
+    if config.reward.types.is_empty() && needs_rewards {
         return Err(Error::value("reward.types", "at least one reward type, such as [\"number\"]", "[]"));
     }
     Ok(())
@@ -106,8 +109,41 @@ fn sources(config: &RunConfig) -> Result<()> {
     if data.max_prompt_len == Some(0) {
         return Err(Error::value("data.max_prompt_len", "at least 1", 0));
     }
+    if data.max_len == Some(0) {
+        return Err(Error::value("data.max_len", "at least 1", 0));
+    }
     if data.environment.is_some() {
         at_least_one("data.difficulty", data.difficulty)?;
+    }
+    if data.kind.is_recorded() { recorded(config) } else { Ok(()) }
+}
+
+/// What recorded responses cannot be combined with.
+fn recorded(config: &RunConfig) -> Result<()> {
+    let kind = config.data.kind.as_str();
+    if let Some(environment) = &config.data.environment {
+        return Err(Error::Conflict(format!(
+            "data.environment \"{environment}\" makes prompts, and data.kind = \"{kind}\" needs rows with responses\n\
+             hint: data.prompts = \"FILE\" or [[data.source]]"
+        )));
+    }
+    if config.rollout.dynamic_filter != DynamicFilter::None {
+        return Err(Error::Conflict(format!(
+            "rollout.dynamic_filter compares rewards, which data.kind = \"{kind}\" does not have\nhint: leave it out"
+        )));
+    }
+    if config.reward.placement == Placement::Separate {
+        return Err(Error::Conflict(format!(
+            "reward.placement = \"separate\" has workers score responses, and those of data.kind = \"{kind}\" have no \
+             rewards\nhint: leave it out"
+        )));
+    }
+    let orphan = config.eval.iter().find(|(_, set)| set.prompts.is_none() && set.environment.is_none());
+    if let Some((name, _)) = orphan {
+        return Err(Error::Conflict(format!(
+            "[eval.{name}] has no prompts of its own, and those of [data] are recorded {kind}\nhint: \
+             eval.{name}.prompts = \"FILE\" or eval.{name}.environment"
+        )));
     }
     Ok(())
 }
@@ -305,6 +341,41 @@ mod tests {
             parse(&format!("{good}{}", good.replace("weight", "name = \"b\"\nweight")), "run.toml", &[])
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn recorded_responses_have_as_many_samples_as_their_rows_and_no_rewards() {
+        let with = |kind: &str, more: &str| {
+            format!(
+                "[data]\nkind = \"{kind}\"\nprompts = \"a.jsonl\"\n[rollout]\nrollout_batch_size = 6\n{more}"
+            )
+        };
+        for (kind, samples) in [("conversations", 1), ("preferences", 2)] {
+            let config = parse(&with(kind, "[reward]\ntypes = []\n"), "run.toml", &[]).unwrap();
+            assert_eq!(config.batch().unwrap().n_samples_per_prompt, samples);
+            assert_eq!(config.batch().unwrap().global_batch_size, 6 * samples);
+            let again = parse(&config.to_toml().unwrap(), "run.toml", &[]).unwrap();
+            assert_eq!(again.warnings(), Vec::<String>::new());
+            assert!(again.to_toml().unwrap().contains(&format!("# {kind} are recorded")));
+            assert_eq!(again.batch().unwrap(), config.batch().unwrap());
+            let message = refusal(&with(kind, "n_samples_per_prompt = 8\n"));
+            let expected =
+                format!("rollout.n_samples_per_prompt 8: expected {samples}, which data.kind = \"{kind}\"");
+            assert!(message.starts_with(&expected), "{message}");
+        }
+        for (more, expected) in [
+            ("dynamic_filter = \"nonzero_std\"\n", "rollout.dynamic_filter compares rewards"),
+            ("[reward]\nplacement = \"separate\"\n", "reward.placement = \"separate\" has workers"),
+            ("[eval.test]\nsplit = \"train\"\n", "[eval.test] has no prompts of its own"),
+            ("[eval.test]\nprompts = \"b\"\n[reward]\ntypes = []\n", "reward.types: expected "),
+        ] {
+            let message = refusal(&with("conversations", more));
+            assert!(message.starts_with(expected), "{message}");
+        }
+        let made_up = "[data]\nkind = \"preferences\"\nenvironment = \"arithmetic\"\n";
+        assert!(refusal(made_up).starts_with("data.environment \"arithmetic\" makes prompts"));
+        assert!(refusal("[data]\nmax_len = 0\n").starts_with("data.max_len: expected at least 1"));
+        assert!(refusal("[data]\nloss_mask = \"qwen4\"\n").contains("`qwen3_5`"));
     }
 
     #[test]

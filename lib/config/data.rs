@@ -28,6 +28,66 @@ impl Default for Model {
     }
 }
 
+/// What the rows of `[data]` hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Prompts, to which responses are sampled.
+    #[default]
+    Prompts,
+    /// Conversations, of which the assistant's part is trained (supervised fine-tuning).
+    Conversations,
+    /// A prompt with a chosen and a rejected response (DPO, reward models).
+    Preferences,
+}
+
+impl Kind {
+    /// The word in a configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prompts => "prompts",
+            Self::Conversations => "conversations",
+            Self::Preferences => "preferences",
+        }
+    }
+
+    /// Recorded responses of a row; `None` where they are sampled.
+    pub fn num_recorded(self) -> Option<u32> {
+        match self {
+            Self::Prompts => None,
+            Self::Conversations => Some(1),
+            Self::Preferences => Some(2),
+        }
+    }
+
+    /// Whether responses stand in the rows.
+    pub fn is_recorded(self) -> bool {
+        self.num_recorded().is_some()
+    }
+}
+
+/// How the tokens are found that the assistant says, and that are trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossMask {
+    /// `generation` where the chat template has such blocks, else `prefix`.
+    #[default]
+    Auto,
+    /// The template's `{% generation %}` blocks.
+    Generation,
+    /// What rendering a message adds to the prompt it would be generated from.
+    Prefix,
+    /// slime's rule: every message rendered alone.
+    Qwen,
+    /// slime's rule: every message rendered beside a user message.
+    Qwen3,
+    /// slime's rule: turns are found in the rendered text.
+    #[serde(rename = "qwen3_5")]
+    Qwen35,
+    /// slime's rule: a question for generation, and its answer.
+    DistillQwen,
+}
+
 /// `[[data.source]]`: one of several weighted files. A table for each, so that a path, its weight and the keys of its
 /// rows stand together and go together when one is taken out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,6 +112,18 @@ pub struct DataSource {
     /// The key of a row's tool definitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_key: Option<String>,
+    /// The key of a row's conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages_key: Option<String>,
+    /// The key of a row's recorded response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_key: Option<String>,
+    /// The key of a row's better response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen_key: Option<String>,
+    /// The key of a row's worse response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_key: Option<String>,
 }
 
 impl DataSource {
@@ -62,10 +134,13 @@ impl DataSource {
     }
 }
 
-/// `[data]`: where prompts come from: a file, several weighted files, or a procedural environment.
+/// `[data]`: where prompts come from: a file, several weighted files, or a procedural environment; and where they stand
+/// with recorded responses, what of these is trained.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Data {
+    /// `prompts`, `conversations` or `preferences`: what the rows hold.
+    pub kind: Kind,
     /// A file of JSON lines (also `.zst`) or Parquet, with an optional slice: `prompts.jsonl@[0:1000]`.
     pub prompts: Option<String>,
     /// Several files in place of `prompts`, drawn by weight.
@@ -79,6 +154,21 @@ pub struct Data {
     pub metadata_key: String,
     /// The key of a row's tool definitions.
     pub tool_key: String,
+    /// The key of a row's conversation (`kind = "conversations"`).
+    pub messages_key: String,
+    /// The key of a row's recorded response, where a conversation is a prompt and its completion.
+    pub completion_key: String,
+    /// The key of a row's better response (`kind = "preferences"`).
+    pub chosen_key: String,
+    /// The key of a row's worse response.
+    pub rejected_key: String,
+    /// The key of a number that says how much better it is; it goes into the sample's metadata.
+    pub margin_key: String,
+    /// `auto`, `generation`, `prefix`, `qwen`, `qwen3`, `qwen3_5` or `distill_qwen`: which tokens of recorded messages
+    /// are trained.
+    pub loss_mask: LossMask,
+    /// Recorded conversations are cut off at so many tokens; without it, longer ones than the model's context are refused.
+    pub max_len: Option<u32>,
     /// Render messages (or text, as one user message) with the tokenizer's chat template.
     pub apply_chat_template: bool,
     /// More variables for the template, such as `enable_thinking`.
@@ -103,12 +193,20 @@ impl Data {
 impl Default for Data {
     fn default() -> Self {
         Self {
+            kind: Kind::Prompts,
             prompts: None,
             source: Vec::new(),
             input_key: "prompt".to_owned(),
             label_key: "label".to_owned(),
             metadata_key: "metadata".to_owned(),
             tool_key: "tools".to_owned(),
+            messages_key: "messages".to_owned(),
+            completion_key: "completion".to_owned(),
+            chosen_key: "chosen".to_owned(),
+            rejected_key: "rejected".to_owned(),
+            margin_key: "margin".to_owned(),
+            loss_mask: LossMask::Auto,
+            max_len: None,
             apply_chat_template: true,
             chat_template_kwargs: toml::Table::new(),
             max_prompt_len: None,

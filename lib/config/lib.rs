@@ -25,7 +25,7 @@ pub use algorithm::{
     LossType, OldLogProbs, OnFailure, PolicyLoss, RatioLevel, Reference, Teacher,
 };
 pub use batch::Batch;
-pub use data::{Data, DataSource, Dtype, Eval, Model, Split};
+pub use data::{Data, DataSource, Dtype, Eval, Kind, LossMask, Model, Split};
 pub use error::{Error, Result};
 pub use hf_config::{Family, HfConfig, HfConfigError, RopeScaling};
 pub use load::{RunConfig, load, parse};

@@ -184,11 +184,22 @@ impl RunConfig {
     /// The four sizes of a step; [`load`] has checked that they fit.
     ///
     /// # Errors
-    /// The batch identity does not hold (only when fields were changed after loading).
+    /// The batch identity does not hold, or recorded data has another number of samples (after [`load`] only when fields
+    /// were changed).
     pub fn batch(&self) -> Result<Batch> {
+        let (asked, recorded) = (self.rollout.n_samples_per_prompt, self.data.kind.num_recorded());
+        if let (Some(asked), Some(recorded)) = (asked, recorded)
+            && asked != recorded
+        {
+            return Err(Error::Conflict(format!(
+                "rollout.n_samples_per_prompt {asked}: expected {recorded}, which data.kind = \"{}\" implies\nhint: leave \
+                 it out",
+                self.data.kind.as_str()
+            )));
+        }
         Batch::derive(
             self.rollout.rollout_batch_size,
-            self.rollout.n_samples_per_prompt,
+            recorded.or(asked).or(self.algorithm.has_pairs().then_some(2)),
             self.train.global_batch_size,
             self.train.num_steps_per_rollout,
         )

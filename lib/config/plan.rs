@@ -27,6 +27,9 @@ impl RunConfig {
                 count(batch.global_batch_size.into(), "sample")
             ),
         ];
+        if self.data.kind.is_recorded() {
+            lines.push(format!("{} are recorded: none is sampled or rewarded", self.data.kind.as_str()));
+        }
         let order = match self.run.order() {
             Order::Fixed => "fixed",
             Order::Arrival => "arrival",

@@ -1,6 +1,7 @@
 //! Settings that were given and have no effect.
 
 use crate::algorithm::{AdvantageEstimator, CorrectionWeight, LossReducer, LossType};
+use crate::data::Kind;
 use crate::load::RunConfig;
 use crate::rollout::DynamicFilter;
 use crate::train::Schedule;
@@ -103,7 +104,37 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
     let rollout = &config.rollout;
     let constant = config.train.schedule == Schedule::Constant;
     let greedy = rollout.temperature == 0.0;
-    let mut rules: Vec<Rule> = vec![
+    let kind = config.data.kind;
+    let recorded = format!("data.kind is {}: responses are recorded", kind.as_str());
+    let not_recorded = format!("data.kind is {}", kind.as_str());
+    let unsampled = kind.is_recorded() && config.eval.is_empty();
+    let mut rules: Vec<(bool, &[&str], &str)> = vec![
+        (kind.is_recorded(), &["rollout.temperature"], &recorded),
+        (
+            unsampled,
+            &[
+                "rollout.max_response_len",
+                "rollout.top_p",
+                "rollout.top_k",
+                "rollout.min_p",
+                "rollout.stop",
+                "rollout.max_in_flight",
+            ],
+            &recorded,
+        ),
+        (unsampled && !config.reward.types.is_empty(), &["reward.types"], &recorded),
+        (!kind.is_recorded(), &["data.loss_mask", "data.max_len"], &not_recorded),
+        (kind != Kind::Conversations, &["data.messages_key", "data.completion_key"], &not_recorded),
+        (
+            kind != Kind::Preferences,
+            &["data.chosen_key", "data.rejected_key", "data.margin_key"],
+            &not_recorded,
+        ),
+        (
+            kind.is_recorded() && !config.data.apply_chat_template,
+            &["data.loss_mask"],
+            "data.apply_chat_template is false",
+        ),
         (config.run.num_steps.is_some(), &["run.num_epoch"], "run.num_steps is set"),
         (
             from_environment,
@@ -116,7 +147,11 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
             &["data.chat_template_kwargs"],
             "data.apply_chat_template is false",
         ),
-        (greedy, &["rollout.top_p", "rollout.top_k", "rollout.min_p"], "rollout.temperature is 0 (greedy)"),
+        (
+            greedy && !unsampled,
+            &["rollout.top_p", "rollout.top_k", "rollout.min_p"],
+            "rollout.temperature is 0 (greedy)",
+        ),
         (
             rollout.dynamic_filter == DynamicFilter::None,
             &["rollout.max_groups"],
@@ -173,6 +208,19 @@ mod tests {
             ),
             ("[rollout]\ntemperature = 0\ntop_k = 5\n", "rollout.top_k"),
             ("[train]\nmin_lr = 1e-9\n", "train.min_lr"),
+            ("[data]\nloss_mask = \"prefix\"\n", "data.loss_mask"),
+            ("[data]\nkind = \"preferences\"\nprompts = \"a\"\nmessages_key = \"m\"\n", "data.messages_key"),
+            ("[data]\nkind = \"conversations\"\nprompts = \"a\"\nchosen_key = \"c\"\n", "data.chosen_key"),
+            ("[data]\nkind = \"conversations\"\n[rollout]\ntemperature = 0\n", "rollout.temperature"),
+            ("[data]\nkind = \"conversations\"\n[reward]\ntypes = [\"exact\"]\n", "reward.types"),
+            (
+                "[data]\nkind = \"conversations\"\n[rollout]\nmax_response_len = 7\n",
+                "rollout.max_response_len",
+            ),
+            (
+                "[data]\nkind = \"conversations\"\napply_chat_template = false\nloss_mask = \"qwen\"\n",
+                "data.loss_mask",
+            ),
             ("[eval.a]\nprompts = \"a.jsonl\"\nsplit = \"train\"\n", "eval.a.split"),
         ] {
             let warnings = parse(text, "run.toml", &[]).unwrap().warnings();
@@ -184,6 +232,9 @@ mod tests {
     #[test]
     fn settings_with_effect_are_quiet() {
         let text = "[algorithm]\nkl_loss_coef = 0.1\nkl_loss_type = \"k2\"\n[data]\nprompts = \"a\"\ninput_key = \"q\"\n";
+        assert!(parse(text, "run.toml", &[]).unwrap().warnings().is_empty());
+        let text = "[data]\nkind = \"conversations\"\nprompts = \"a\"\nloss_mask = \"qwen\"\nmax_len = 9\n\
+                    [reward]\ntypes = [\"exact\"]\n[rollout]\nmax_response_len = 7\n[eval.a]\nprompts = \"b\"\n";
         assert!(parse(text, "run.toml", &[]).unwrap().warnings().is_empty());
     }
 }

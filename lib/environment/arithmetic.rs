@@ -98,6 +98,7 @@ impl PromptSource for Arithmetic {
             label: Some((u128::from(a) + u128::from(b)).to_string()),
             metadata: Some(json!({"difficulty": self.difficulty}).to_string()),
             tools: None,
+            responses: Vec::new(),
         })
     }
 }

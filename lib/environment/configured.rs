@@ -1,6 +1,6 @@
 //! The prompt sources a configuration names: what a run trains on, and its evaluation sets.
 
-use slime_config::{Data, DataSource, Eval, RunConfig};
+use slime_config::{Data, DataSource, Eval, Kind, RunConfig};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{Error, Keys, Mixture, PromptFile, PromptSource, Result, Split, environment};
@@ -37,6 +37,11 @@ fn keys_of(source: &DataSource, data: &Data) -> Keys {
         label: source.label_key.clone().unwrap_or(all.label),
         metadata: source.metadata_key.clone().unwrap_or(all.metadata),
         tools: source.tool_key.clone().unwrap_or(all.tools),
+        messages: source.messages_key.clone().unwrap_or(all.messages),
+        completion: source.completion_key.clone().unwrap_or(all.completion),
+        chosen: source.chosen_key.clone().unwrap_or(all.chosen),
+        rejected: source.rejected_key.clone().unwrap_or(all.rejected),
+        ..all
     }
 }
 
@@ -56,7 +61,9 @@ pub fn eval_source(config: &RunConfig, set: &Eval) -> Result<Box<dyn PromptSourc
             environment(name, set.difficulty.unwrap_or(data.difficulty), split, config.run.seed)
         }
         (Some(spec), _, _) | (None, None, Some(spec)) => {
-            Ok(Box::new(PromptFile::open(spec, keys(data), None)?))
+            // Whatever is trained on, an evaluation samples.
+            let keys = Keys { kind: Kind::Prompts, ..keys(data) };
+            Ok(Box::new(PromptFile::open(spec, keys, None)?))
         }
         (None, None, None) => mixture(data, config.run.seed, false),
     }
@@ -77,10 +84,17 @@ pub fn num_steps(config: &RunConfig) -> Result<u64> {
 /// The keys of `[data]`.
 pub fn keys(data: &Data) -> Keys {
     Keys {
+        kind: data.kind,
+        is_chat: data.apply_chat_template,
         input: data.input_key.clone(),
         label: data.label_key.clone(),
         metadata: data.metadata_key.clone(),
         tools: data.tool_key.clone(),
+        messages: data.messages_key.clone(),
+        completion: data.completion_key.clone(),
+        chosen: data.chosen_key.clone(),
+        rejected: data.rejected_key.clone(),
+        margin: data.margin_key.clone(),
     }
 }
 

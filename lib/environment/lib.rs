@@ -1,4 +1,4 @@
-//! Prompt sources: JSONL and Parquet files, weighted mixtures of them, and procedural verifiable tasks.
+//! Prompt sources: JSONL and Parquet files (of prompts alone, or with recorded responses), weighted mixtures of them, and procedural verifiable tasks.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arithmetic;
@@ -9,6 +9,7 @@ mod mixture;
 mod parquet;
 mod permutation;
 mod prompt_file;
+mod recorded;
 mod rows;
 mod slice;
 mod source;

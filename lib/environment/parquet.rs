@@ -16,7 +16,7 @@ use parquet::arrow::arrow_reader::{
 use serde_json::{Map, Value};
 
 use crate::rows::Rows;
-use crate::{Error, Keys, Result};
+use crate::{Error, Result};
 
 /// Rows decoded at once: neighbours are wanted by evaluations and files in order, and cost a shuffled walk little.
 const BLOCK_ROWS: usize = 16;
@@ -38,8 +38,8 @@ pub(crate) struct ParquetRows {
 }
 
 impl ParquetRows {
-    /// Reads the footer of `file`.
-    pub fn open(path: &Path, file: File, keys: &Keys) -> Result<Self> {
+    /// Reads the footer of `file`, of which `wanted` columns are read.
+    pub fn open(path: &Path, file: File, wanted: &[&str]) -> Result<Self> {
         let wrong = |reason: String| Error::File { path: path.to_owned(), reason };
         let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
             .map_err(|error| wrong(format!("not a whole Parquet file: {error}")))?;
@@ -51,8 +51,8 @@ impl ParquetRows {
         }
         let columns: Vec<String> =
             metadata.schema().fields().iter().map(|field| field.name().clone()).collect();
-        let wanted = [&keys.input, &keys.label, &keys.metadata, &keys.tools];
-        let roots = columns.iter().enumerate().filter(|(_, name)| wanted.contains(name)).map(|(i, _)| i);
+        let is_wanted = |name: &str| wanted.contains(&name);
+        let roots = columns.iter().enumerate().filter(|(_, name)| is_wanted(name)).map(|(i, _)| i);
         let projection = ProjectionMask::roots(metadata.parquet_schema(), roots.collect::<Vec<_>>());
         Ok(Self {
             path: path.to_owned(),

@@ -28,11 +28,20 @@ fn nested_messages_labels_and_metadata_come_out_of_every_row_group() {
 }
 
 #[test]
+fn conversations_are_read_from_nested_columns() {
+    let keys = Keys { kind: slime_config::Kind::Conversations, ..Keys::default() };
+    let error = PromptFile::open(CHAT, keys, None).err().unwrap();
+    let expected =
+        "chat.parquet: row 1: key \"messages\": expected a message of the assistant, got only system, user";
+    assert!(error.to_string().ends_with(expected), "{error}");
+}
+
+#[test]
 fn lacking_columns_and_null_prompts_are_named_with_their_row() {
     let error = PromptFile::open(CHAT, Keys::default(), None).err().unwrap();
     let expected = "chat.parquet: row 1: no key \"prompt\" (input_key)\nhint: the row has the keys messages, answer, metadata";
     assert!(error.to_string().ends_with(expected), "{error}");
-    let path = CHAT.replace("chat", "holes");
+    let path = CHAT.replace("chat.parquet", "holes.parquet");
     let holes = open(&path).unwrap();
     assert_eq!(holes.prompt(0).unwrap().prompt, "\"text\"");
     let error = holes.prompt(1).unwrap_err();

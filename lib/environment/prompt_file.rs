@@ -2,16 +2,22 @@
 
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Map, Number, Value};
+use slime_config::{Data, Kind};
 use slime_record::PromptContent;
 
+use crate::recorded::{self, Problem, Recorded};
 use crate::rows::{self, Rows};
 use crate::{Error, Prompt, PromptSource, Result, permute, split_spec};
 
 /// The keys under which a row holds its parts. A key of another than the default name must be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keys {
-    /// The prompt: text, or chat messages; always required.
+    /// What the rows hold, which decides about the keys that are read.
+    pub kind: Kind,
+    /// Whether texts go through a chat template.
+    pub is_chat: bool,
+    /// The prompt: text, or chat messages; required where responses are not recorded.
     pub input: String,
     /// The reference answer.
     pub label: String,
@@ -19,16 +25,34 @@ pub struct Keys {
     pub metadata: String,
     /// Tool definitions.
     pub tools: String,
+    /// A conversation.
+    pub messages: String,
+    /// The recorded response to the prompt.
+    pub completion: String,
+    /// The better response.
+    pub chosen: String,
+    /// The worse response.
+    pub rejected: String,
+    /// How much better it is.
+    pub margin: String,
 }
 
 impl Default for Keys {
     fn default() -> Self {
-        Self {
-            input: "prompt".to_owned(),
-            label: "label".to_owned(),
-            metadata: "metadata".to_owned(),
-            tools: "tools".to_owned(),
+        crate::keys(&Data::default())
+    }
+}
+
+impl Keys {
+    /// Those that are read.
+    fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = vec![&self.input, &self.label, &self.metadata, &self.tools];
+        match self.kind {
+            Kind::Prompts => {}
+            Kind::Conversations => names.extend([self.messages.as_str(), &self.completion]),
+            Kind::Preferences => names.extend([self.chosen.as_str(), &self.rejected, &self.margin]),
         }
+        names
     }
 }
 
@@ -53,7 +77,7 @@ impl PromptFile {
     pub fn open(spec: &str, keys: Keys, shuffle: Option<u64>) -> Result<Self> {
         let (path, slice) = split_spec(spec)?;
         let path = PathBuf::from(path);
-        let rows = rows::open(&path, &keys)?;
+        let rows = rows::open(&path, &keys.names())?;
         let range = slice.range(rows.len());
         if range.is_empty() {
             let reason = format!("the file has {} rows", rows.len());
@@ -76,36 +100,84 @@ impl PromptFile {
         let (unit, number) = (self.rows.unit(), self.rows.number(row));
         let mut object = self.rows.read(row)?;
         let known = self.rows.keys(&object);
-        let mut take = |key: &str, default: &str, option: &'static str| match object.remove(key) {
-            None | Some(Value::Null) if key == default && default != "prompt" => Ok(None),
-            None | Some(Value::Null) => Err(Error::Key {
-                path: self.path.clone(),
-                unit,
-                row: number,
-                key: key.to_owned(),
-                option,
-                keys: known.clone(),
-            }),
-            value => Ok(value),
-        };
-        let input = take(&self.keys.input, "prompt", "input_key")?;
-        let label = take(&self.keys.label, "label", "label_key")?;
-        let metadata = take(&self.keys.metadata, "metadata", "metadata_key")?;
-        let tools = take(&self.keys.tools, "tools", "tool_key")?;
-        let content = PromptContent::from_value(input.unwrap_or_default()).map_err(|error| Error::Row {
+        let missing = |key: &str, option: &'static str| Error::Key {
             path: self.path.clone(),
             unit,
             row: number,
-            reason: format!("key \"{}\": {error}", self.keys.input),
+            key: key.to_owned(),
+            option,
+            keys: known.clone(),
+        };
+        let wrong = |reason: String| Error::Row { path: self.path.clone(), unit, row: number, reason };
+        let recorded = match self.keys.kind {
+            Kind::Prompts => Ok(Recorded::default()),
+            Kind::Conversations => recorded::conversation(&mut object, &self.keys),
+            Kind::Preferences => recorded::preference(&mut object, &self.keys),
+        };
+        let recorded = recorded.map_err(|problem| match problem {
+            Problem::Missing(key, option) => missing(&key, option),
+            Problem::Wrong(reason) => wrong(reason),
         })?;
+        let mut take = |key: &str, default: &str, option: &'static str| match object.remove(key) {
+            None | Some(Value::Null) if key == default => Ok(None),
+            None | Some(Value::Null) => Err(missing(key, option)),
+            value => Ok(value),
+        };
+        let prompt = match self.keys.kind {
+            Kind::Prompts => {
+                // No default: without a prompt there is nothing.
+                let input = take(&self.keys.input, "", "input_key")?;
+                let content = PromptContent::from_value(input.unwrap_or_default())
+                    .map_err(|error| wrong(format!("key \"{}\": {error}", self.keys.input)))?;
+                content.to_json()
+            }
+            Kind::Conversations | Kind::Preferences => recorded.prompt.to_string(),
+        };
+        let label = take(&self.keys.label, "label", "label_key")?;
+        let metadata = take(&self.keys.metadata, "metadata", "metadata_key")?;
+        let tools = take(&self.keys.tools, "tools", "tool_key")?;
+        let tools = tools.map(|tools| tool_list(tools, &self.keys.tools)).transpose().map_err(wrong)?;
+        let metadata = with_margin(metadata, recorded.margin, &self.keys).map_err(wrong)?;
         Ok(Prompt {
             prompt_id: format!("{}:{number}", self.name),
             source: self.name.clone(),
-            prompt: content.to_json(),
+            prompt,
             label: label.map(text_of),
             metadata: metadata.map(|value| value.to_string()),
             tools: tools.map(|value| value.to_string()),
+            responses: recorded.responses.iter().map(Value::to_string).collect(),
         })
+    }
+}
+
+/// Tools are a list, or text that holds one, as tables have it that cannot hold lists of many shapes.
+fn tool_list(tools: Value, key: &str) -> Result<Value, String> {
+    let list = match &tools {
+        Value::String(text) => serde_json::from_str(text).ok(),
+        _ => None,
+    };
+    match list.unwrap_or(tools) {
+        list @ Value::Array(_) => Ok(list),
+        other => Err(format!("key \"{key}\": expected a list of tool definitions, got {other}")),
+    }
+}
+
+/// The metadata with the margin among them.
+fn with_margin(
+    metadata: Option<Value>,
+    margin: Option<Number>,
+    keys: &Keys,
+) -> Result<Option<Value>, String> {
+    let Some(margin) = margin else { return Ok(metadata) };
+    match metadata.unwrap_or_else(|| Value::Object(Map::new())) {
+        Value::Object(mut fields) => {
+            fields.insert("margin".to_owned(), Value::Number(margin));
+            Ok(Some(Value::Object(fields)))
+        }
+        other => Err(format!(
+            "key \"{}\": expected an object, to which the margin can be added, got {other}",
+            keys.metadata
+        )),
     }
 }
 
@@ -166,6 +238,45 @@ mod tests {
         assert_eq!(second.tools.as_deref(), Some(r#"[{"name":"f"}]"#));
         assert!(second.prompt_id.ends_with(":3"), "{}", second.prompt_id);
         assert_eq!(second.label, None);
+        let tools = concat!(
+            "{\"prompt\":\"a\",\"tools\":\"[{\\\"name\\\": \\\"f\\\"}]\"}\n",
+            "{\"prompt\":\"a\",\"tools\":{\"name\":1}}",
+        );
+        let prompts = open(tools, Keys::default()).unwrap();
+        assert_eq!(prompts.prompt(0).unwrap().tools.as_deref(), Some(r#"[{"name":"f"}]"#));
+        let error = prompts.prompt(1).unwrap_err().to_string();
+        assert!(
+            error.ends_with("line 2: key \"tools\": expected a list of tool definitions, got {\"name\":1}"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn rows_with_recorded_responses_carry_them_and_their_margin() {
+        let keys = |kind| Keys { kind, ..Keys::default() };
+        let text = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\"}],\"label\":1}\n{\"prompt\":\"x\"}\n";
+        let chats = open(text, keys(Kind::Conversations)).unwrap();
+        let chat = chats.prompt(0).unwrap();
+        assert_eq!(chat.prompt, r#"[{"role":"user","content":"q"}]"#);
+        assert_eq!(chat.responses, [r#"[{"role":"assistant","content":"a"}]"#]);
+        assert_eq!((chat.label.as_deref(), chat.metadata), (Some("1"), None));
+        let error = chats.prompt(1).unwrap_err().to_string();
+        assert!(error.ends_with(
+            ": line 2: no key \"completion\" (completion_key)\nhint: the row has the keys prompt"
+        ));
+        let text = "{\"prompt\":\"q\",\"chosen\":\"a\",\"rejected\":\"b\",\"margin\":2,\"metadata\":{\"x\":1}}\n\
+                    {\"prompt\":\"q\",\"chosen\":\"a\",\"rejected\":\"a\"}\n\
+                    {\"prompt\":\"q\",\"chosen\":\"a\",\"rejected\":\"b\",\"margin\":2,\"metadata\":[]}\n";
+        let pairs = open(text, keys(Kind::Preferences)).unwrap();
+        let pair = pairs.prompt(0).unwrap();
+        assert_eq!(pair.responses, ["\"a\"", "\"b\""]);
+        assert_eq!(pair.metadata.as_deref(), Some(r#"{"x":1,"margin":2}"#));
+        let error = pairs.prompt(1).unwrap_err();
+        assert!(
+            error.to_string().contains(": line 2: keys \"chosen\" and \"rejected\": expected two different")
+        );
+        assert_eq!(error.exit_code(), 65);
+        assert!(pairs.prompt(2).unwrap_err().to_string().contains("key \"metadata\": expected an object"));
     }
 
     #[test]

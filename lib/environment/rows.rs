@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::jsonl::JsonlRows;
 use crate::parquet::ParquetRows;
-use crate::{Error, Keys, Result};
+use crate::{Error, Result};
 
 /// How a Parquet file begins.
 const PARQUET: [u8; 4] = *b"PAR1";
@@ -34,14 +34,16 @@ pub(crate) trait Rows: std::fmt::Debug + Send + Sync {
 }
 
 /// Opens a file by its first bytes, so that stdin needs no name; a name that promises something else is an error.
-pub(crate) fn open(path: &Path, keys: &Keys) -> Result<Box<dyn Rows>> {
+///
+/// `columns` are the keys that are wanted of a row.
+pub(crate) fn open(path: &Path, columns: &[&str]) -> Result<Box<dyn Rows>> {
     let file = File::open(path).map_err(Error::io(path))?;
     let mut head = [0; 4];
     let len = file.read_at(&mut head, 0).map_err(Error::io(path))?;
     let extension = path.extension().unwrap_or_default().to_string_lossy();
     let wrong = |reason: &str| Err(Error::File { path: path.to_owned(), reason: reason.to_owned() });
     match (head, &*extension) {
-        (PARQUET, _) => Ok(Box::new(ParquetRows::open(path, file, keys)?)),
+        (PARQUET, _) => Ok(Box::new(ParquetRows::open(path, file, columns)?)),
         (ZSTD, _) => Ok(Box::new(JsonlRows::open_zst(path, file)?)),
         (_, "parquet") => wrong("not a Parquet file: it does not begin with PAR1"),
         (_, "zst") => wrong("not a zstd stream: it does not begin with 28 b5 2f fd"),

@@ -9,7 +9,8 @@ pub struct Prompt {
     pub prompt_id: String,
     /// The source's name.
     pub source: String,
-    /// JSON text: a string, or a list of chat messages (`slime_record::PromptContent`).
+    /// JSON text: a string, or a list of chat messages (`slime_record::PromptContent`; before a recorded response of an
+    /// assistant that begins the list is empty).
     pub prompt: String,
     /// The reference answer.
     pub label: Option<String>,
@@ -17,6 +18,8 @@ pub struct Prompt {
     pub metadata: Option<String>,
     /// Tool definitions as JSON text.
     pub tools: Option<String>,
+    /// Recorded responses as JSON texts, each a string or a list of messages; none where they are to be sampled.
+    pub responses: Vec<String>,
 }
 
 /// An endless sequence of prompts that depends on nothing but its settings and the seed.

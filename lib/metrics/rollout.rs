@@ -23,8 +23,8 @@ const REPETITION_LEVEL: u32 = 9;
 pub struct Rewarded {
     /// The sample.
     pub sample: Sample,
-    /// Its reward.
-    pub reward: f32,
+    /// Its reward; none where responses are recorded.
+    pub reward: Option<f32>,
     /// The parts of the reward by name, as far as they are known.
     pub parts: BTreeMap<String, f64>,
 }
@@ -50,6 +50,14 @@ pub fn add_step(row: &mut Row, groups: &[Vec<Rewarded>], num_refused: usize, num
     add_lengths(row, samples().map(|s| trained_len(&s.sample)).collect());
     row.set("rollout/truncated_ratio", share(samples().map(|s| s.sample.status == Status::Truncated)));
     row.set("rollout/repetition_frac", share(samples().map(|s| repeats(&s.sample.response))));
+    if samples().any(|sample| sample.reward.is_some()) {
+        add_rewards(row, groups, num_refused, num_equal_refused);
+    }
+}
+
+/// Adds what only sampled groups have: rewards, and an engine that computed their prompts.
+fn add_rewards(row: &mut Row, groups: &[Vec<Rewarded>], num_refused: usize, num_equal_refused: usize) {
+    let samples = || groups.iter().flatten();
     let mut num_equal = num_equal_refused;
     for (reward, count) in equal_groups(groups) {
         row.count(format!("rollout/zero_std/count_{reward}"), count);
@@ -67,7 +75,7 @@ pub fn add_step(row: &mut Row, groups: &[Vec<Rewarded>], num_refused: usize, num
         row.set(format!("rollout/reward/{name}"), sum / count as f64);
     }
     let rewards: Vec<Vec<f32>> =
-        groups.iter().map(|group| group.iter().map(|s| s.reward).collect()).collect();
+        groups.iter().map(|group| group.iter().filter_map(|s| s.reward).collect()).collect();
     add_pass_rates(row, "passrate/", &rewards);
 }
 
@@ -107,9 +115,10 @@ pub fn add_evaluation(row: &mut Row, samples: &[Sample], rewards: &[f32]) {
 pub fn rewards_by_source(groups: &[Vec<Rewarded>]) -> BTreeMap<&str, (f32, f32)> {
     let mut sources: BTreeMap<&str, (f32, f32)> = BTreeMap::new();
     for Rewarded { sample, reward, .. } in groups.iter().flatten() {
-        let (least, greatest) = sources.entry(&sample.source).or_insert((*reward, *reward));
-        *least = least.min(*reward);
-        *greatest = greatest.max(*reward);
+        let Some(reward) = *reward else { continue };
+        let (least, greatest) = sources.entry(&sample.source).or_insert((reward, reward));
+        *least = least.min(reward);
+        *greatest = greatest.max(reward);
     }
     sources
 }
@@ -141,10 +150,11 @@ fn share(claims: impl Iterator<Item = bool>) -> f64 {
 fn equal_groups(groups: &[Vec<Rewarded>]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for group in groups {
-        let is_equal = group.windows(2).all(|pair| pair[0].reward.total_cmp(&pair[1].reward).is_eq());
-        if let Some(first) = group.first().filter(|_| is_equal && group.len() > 1) {
+        let rewards: Vec<f32> = group.iter().filter_map(|sample| sample.reward).collect();
+        let is_equal = rewards.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq());
+        if let Some(first) = rewards.first().filter(|_| is_equal && rewards.len() > 1) {
             // Plus 0 turns -0 into 0.
-            let reward = (first.reward * 10.0).round() / 10.0 + 0.0;
+            let reward = (first * 10.0).round() / 10.0 + 0.0;
             *counts.entry(format!("{reward:.1}")).or_default() += 1;
         }
     }
@@ -189,7 +199,11 @@ mod tests {
             source: format!("s{group}"),
             ..Sample::default()
         };
-        Rewarded { sample, reward, parts: BTreeMap::from([("number".to_owned(), f64::from(reward))]) }
+        Rewarded {
+            sample,
+            reward: Some(reward),
+            parts: BTreeMap::from([("number".to_owned(), f64::from(reward))]),
+        }
     }
 
     fn groups() -> Vec<Vec<Rewarded>> {
@@ -231,11 +245,27 @@ mod tests {
     }
 
     #[test]
+    fn recorded_samples_have_lengths_and_no_numbers_about_rewards() {
+        let mut groups = groups();
+        for sample in groups.iter_mut().flatten() {
+            (sample.reward, sample.parts) = (None, BTreeMap::new());
+        }
+        let mut row = Row::default();
+        add_step(&mut row, &groups, 0, 0);
+        assert_eq!(row.number("rollout/num_samples"), Some(4.0));
+        assert_eq!(row.number("rollout/response_len/max"), Some(5.0));
+        let is_of_rewards =
+            |key: &str| ["zero_std", "reward", "pass", "cache"].iter().any(|word| key.contains(word));
+        assert!(row.numbers().all(|(key, _)| !is_of_rewards(key)), "{row:?}");
+        assert!(rewards_by_source(&groups).is_empty());
+    }
+
+    #[test]
     fn evaluations_have_the_same_rates() {
         let (mut samples, mut rewards) = (Vec::new(), Vec::new());
         for Rewarded { sample, reward, .. } in groups().into_iter().flatten() {
             samples.push(sample);
-            rewards.push(reward);
+            rewards.extend(reward);
         }
         let mut row = Row::default();
         add_evaluation(&mut row, &samples, &rewards);

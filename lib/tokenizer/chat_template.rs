@@ -1,5 +1,9 @@
 //! Chat templates: Jinja with the settings, functions and filters Hugging Face gives them.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::generation_block::{self, MARKS};
 use crate::{Error, Result, clock, python_json};
 use minijinja::value::{Kwargs, Value as Jinja};
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
@@ -11,6 +15,7 @@ const NAME: &str = "chat_template";
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    has_generation_blocks: bool,
 }
 
 impl ChatTemplate {
@@ -40,8 +45,15 @@ impl ChatTemplate {
             clock::strftime(now(), &format)
                 .map_err(|reason| minijinja::Error::new(ErrorKind::InvalidOperation, reason))
         });
-        environment.add_template_owned(NAME, without_generation_tags(source)).map_err(|e| refused(&e))?;
-        Ok(Self { environment })
+        let source = generation_block::translate(source);
+        let has_generation_blocks = source.contains(MARKS[0].0);
+        environment.add_template_owned(NAME, source).map_err(|e| refused(&e))?;
+        Ok(Self { environment, has_generation_blocks })
+    }
+
+    /// Whether the template marks what the assistant says, with `{% generation %}`.
+    pub fn has_generation_blocks(&self) -> bool {
+        self.has_generation_blocks
     }
 
     /// Renders messages; `variables` hold special tokens and whatever else the template asks for.
@@ -55,31 +67,43 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         variables: &Map<String, Value>,
     ) -> Result<String> {
-        let mut context = variables.clone();
-        context.insert("messages".to_owned(), Value::Array(messages.to_vec()));
-        context.insert("add_generation_prompt".to_owned(), add_generation_prompt.into());
-        context.insert("tools".to_owned(), tools.cloned().unwrap_or(Value::Null));
+        self.render_with(messages, tools, add_generation_prompt, variables, &[])
+    }
+
+    /// The same for a whole conversation, with the places of what stands in `{% generation %}` blocks, in bytes.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`]; [`Error::Mark`] when a message holds one of the characters that mark the places.
+    pub fn render_marked(
+        &self,
+        messages: &[Value],
+        tools: Option<&Value>,
+        variables: &Map<String, Value>,
+    ) -> Result<(String, Vec<Range<usize>>)> {
+        generation_block::refuse_marks(messages, tools)?;
+        let text = self.render_with(messages, tools, false, variables, &MARKS)?;
+        generation_block::take_marks(&text)
+    }
+
+    fn render_with(
+        &self,
+        messages: &[Value],
+        tools: Option<&Value>,
+        add_generation_prompt: bool,
+        variables: &Map<String, Value>,
+        marks: &[(&str, char)],
+    ) -> Result<String> {
+        let mut context: BTreeMap<&str, Jinja> =
+            variables.iter().map(|(name, value)| (name.as_str(), Jinja::from_serialize(value))).collect();
+        context.insert("messages", Jinja::from_serialize(messages));
+        context.insert("add_generation_prompt", add_generation_prompt.into());
+        context.insert("tools", Jinja::from_serialize(tools));
         // Retrieval templates test for it; Hugging Face always defines it.
-        context.entry("documents").or_insert(Value::Null);
+        context.entry("documents").or_insert_with(|| Jinja::from(()));
+        context.extend(marks.iter().map(|(name, mark)| (*name, Jinja::from(mark.to_string()))));
         let template = self.environment.get_template(NAME).map_err(|error| refused(&error))?;
         template.render(Jinja::from_serialize(&context)).map_err(|error| refused(&error))
     }
-}
-
-/// Hugging Face's tag around what the assistant says only marks; Jinja knows no such tag.
-fn without_generation_tags(source: &str) -> String {
-    let mut text = source.to_owned();
-    for (tag, instead) in [("endgeneration", "endif"), ("generation", "if true")] {
-        for open in ["{%", "{%-", "{%+"] {
-            for space in ["", " "] {
-                for close in ["%}", "-%}"] {
-                    let from = format!("{open}{space}{tag}{space}{close}");
-                    text = text.replace(&from, &format!("{open} {instead} {close}"));
-                }
-            }
-        }
-    }
-    text
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
@@ -169,6 +193,26 @@ mod tests {
             json!({"role": "a", "content": "3"}),
         ];
         assert_eq!(render(template, &messages, false).unwrap(), "31=2");
+    }
+
+    #[test]
+    fn places_of_generation_blocks_are_told_and_the_text_stays_the_same() {
+        let source = "{% for m in messages %}\n  {% if m.role == 'assistant' %}\nA: {% generation %}{% set x = 1 %}{{ m.content }}.{% endgeneration %}\n!\n  {%- else %}\n[{{ m.content }}]\n  {%- generation -%}\n  \n  {%- endgeneration -%}\n  {% endif %}\n{% endfor %}\n{{ x }}";
+        let template = ChatTemplate::new(source).unwrap();
+        assert!(template.has_generation_blocks());
+        let messages =
+            [json!({"role": "user", "content": "é"}), json!({"role": "assistant", "content": "ü"})];
+        let plain = template.render(&messages, None, false, &Map::new()).unwrap();
+        let (text, spans) = template.render_marked(&messages, None, &Map::new()).unwrap();
+        // What jinja2 with Hugging Face's extension renders; a name set in a block is not known behind it.
+        assert_eq!(text, "[é]A: ü.!");
+        assert_eq!(text, plain);
+        let said: Vec<&str> = spans.into_iter().map(|span| &text[span]).collect();
+        assert_eq!(said, ["", "ü."]);
+        let mark = [json!({"role": "user", "content": [{"text": "a\u{fdd1}"}]})];
+        let error = template.render_marked(&mark, None, &Map::new()).unwrap_err();
+        assert!(error.to_string().contains("U+FDD1"), "{error}");
+        assert!(!ChatTemplate::new("{{ generation }}").unwrap().has_generation_blocks());
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub enum Error {
     },
     /// A directory without a chat template, asked to apply one.
     #[error(
-        "{}: the tokenizer has no chat template\nhint: give prompts as text, or add chat_template.jinja",
+        "{}: the tokenizer has no chat template\nhint: add chat_template.jinja, or give text and data.apply_chat_template = false",
         path.display()
     )]
     NoChatTemplate {
@@ -36,6 +36,53 @@ pub enum Error {
     ChatTemplate {
         /// What it said.
         reason: String,
+    },
+    /// A message with a character that marks the ends of generation blocks.
+    #[error("a message holds the character U+{code:X}, which Unicode keeps out of texts\nhint: take it out")]
+    Mark {
+        /// Its code point.
+        code: u32,
+    },
+    /// `data.loss_mask = "generation"` and a template that marks nothing.
+    #[error(
+        "the chat template has no {{% generation %}} block, which data.loss_mask = \"generation\" needs\nhint: mark in \
+         chat_template.jinja what the assistant says, or data.loss_mask = \"prefix\""
+    )]
+    NoGenerationBlocks,
+    /// Blocks that cannot be told apart by message.
+    #[error(
+        "expected {expected} turns of the assistant in what the template renders, one for each of its messages, got \
+         {got}\nhint: data.loss_mask = \"prefix\" finds them by rendering"
+    )]
+    Turns {
+        /// Messages of the assistant.
+        expected: usize,
+        /// Turns that were found.
+        got: usize,
+    },
+    /// A template that renders a message otherwise once others follow.
+    #[error(
+        "message {number} ({role}): expected the conversation to begin with {expected}, got it rendered otherwise (some \
+         templates take thinking out of earlier turns)\nhint: mark what the assistant says with {{% generation %}} in \
+         chat_template.jinja, or take another data.loss_mask (for Qwen3 \"qwen3\")"
+    )]
+    NotPrefix {
+        /// Which message, from 1.
+        number: usize,
+        /// Who says it.
+        role: String,
+        /// What should have been the beginning.
+        expected: &'static str,
+    },
+    /// A conversation that a rule does not take.
+    #[error("data.loss_mask = \"{rule}\": expected {expected}, got {got}")]
+    Rule {
+        /// The rule.
+        rule: &'static str,
+        /// What it takes.
+        expected: &'static str,
+        /// What it got.
+        got: String,
     },
     /// Text or ids the tokenizer refuses.
     #[error("cannot {action}: {reason}")]

@@ -1,10 +1,12 @@
-//! Text to ids and back, and chat templates.
+//! Text to ids and back, chat templates, and which tokens of a conversation are trained.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod chat_template;
 mod clock;
 mod decode_stream;
 mod error;
+mod generation_block;
+mod loss_mask;
 mod python_json;
 mod special;
 mod tokenizer;
@@ -12,4 +14,5 @@ mod tokenizer;
 pub use chat_template::ChatTemplate;
 pub use decode_stream::DecodeStream;
 pub use error::{Error, Result};
+pub use loss_mask::{Chat, ChatEncoder, Encoded};
 pub use tokenizer::Tokenizer;

@@ -1,8 +1,9 @@
 //! A tokenizer directory in Hugging Face form.
 
 use crate::special::Special;
-use crate::{DecodeStream, Error, Result};
+use crate::{ChatTemplate, DecodeStream, Error, Result};
 use serde_json::{Map, Value};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Text to ids and back.
@@ -59,6 +60,22 @@ impl Tokenizer {
         Ok(encoding.map_err(|error| codec("encode", &error))?.get_ids().to_vec())
     }
 
+    /// The ids of a text as [`Tokenizer::encode`] gives them, and the bytes of the text that each stands for.
+    ///
+    /// # Errors
+    /// [`Error::Codec`].
+    pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<tokenizers::Encoding> {
+        self.inner.encode(text, false).map_err(|error| codec("encode", &error))
+    }
+
+    /// The same tokenizer for [`Tokenizer::encode`] alone: what would be done to its ids, such as taking spaces out of
+    /// their places, is not done.
+    pub(crate) fn without_post_processor(&self) -> Self {
+        let mut plain = self.clone();
+        plain.inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+        plain
+    }
+
     /// The text of ids; bytes that are no UTF-8 become U+FFFD.
     ///
     /// # Errors
@@ -83,11 +100,39 @@ impl Tokenizer {
         add_generation_prompt: bool,
         kwargs: &Map<String, Value>,
     ) -> Result<String> {
+        let (template, variables) = self.template(kwargs)?;
+        template.render(messages, tools, add_generation_prompt, &variables)
+    }
+
+    /// Renders a whole conversation, with the places of what its template marks as said by the assistant, in bytes.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::apply_chat_template`]; a message with a character that serves as mark.
+    pub(crate) fn apply_chat_template_marked(
+        &self,
+        messages: &[Value],
+        tools: Option<&Value>,
+        kwargs: &Map<String, Value>,
+    ) -> Result<(String, Vec<Range<usize>>)> {
+        let (template, variables) = self.template(kwargs)?;
+        template.render_marked(messages, tools, &variables)
+    }
+
+    /// The template with its variables.
+    pub(crate) fn template(
+        &self,
+        kwargs: &Map<String, Value>,
+    ) -> Result<(&ChatTemplate, Map<String, Value>)> {
         let template = self.special.chat_template.as_ref();
         let template = template.ok_or_else(|| Error::NoChatTemplate { path: self.dir.clone() })?;
         let mut variables = self.special.tokens.clone();
         variables.extend(kwargs.clone());
-        template.render(messages, tools, add_generation_prompt, &variables)
+        Ok((template, variables))
+    }
+
+    /// The id of `eos_token`, which ends a text.
+    pub fn eos_token_id(&self) -> Option<u32> {
+        self.token_to_id(self.special.tokens.get("eos_token")?.as_str()?)
     }
 
     /// Whether there is a chat template.

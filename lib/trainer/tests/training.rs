@@ -339,7 +339,10 @@ fn checks_hold_exactly_and_are_noticed_when_they_do_not() {
     let mut trainer = checked("llama");
     let steps = trainer.train_rollout(&scored).unwrap();
     assert_eq!((steps[0].kl_loss, steps[0].ppo_kl), (0.0, 0.0));
-    assert!((steps[0].extra["train/ois"] - 1.0).abs() < 1e-6, "coefficients add up to 1 but for their rounding");
+    assert!(
+        (steps[0].extra["train/ois"] - 1.0).abs() < 1e-6,
+        "coefficients add up to 1 but for their rounding"
+    );
     assert!(steps[1].ppo_kl != 0.0);
     trainer.train_rollout(&scored).unwrap();
     let error = checked("llama_tied").train_rollout(&scored).unwrap_err();
