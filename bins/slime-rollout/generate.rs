@@ -162,7 +162,7 @@ impl Sampler {
         };
         // The launcher gives each engine its GPU: it is the first that this process sees.
         let device = slime_torch::cuda::choose(config.run.device, 0).map_err(failure!())?;
-        tracing::info!("computing in {kind:?} on {device:?}");
+        tracing::info!("computing in {}", slime_torch::cuda::describe(kind, device));
         let runner = ModelRunner::load(Path::new(&config.model.path), kind, device).map_err(failure!())?;
         let max_num_seqs = config.rollout.max_in_flight as usize;
         let prompt_len = config.data.max_prompt_len.unwrap_or(config.rollout.max_response_len);

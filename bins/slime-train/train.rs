@@ -146,7 +146,7 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
     };
     let place = Placement::detect().map_err(failure!())?.local_rank;
     let device = slime_torch::cuda::choose(config.run.device, place).map_err(failure!())?;
-    tracing::info!("computing in {kind:?} on {device:?}");
+    tracing::info!("computing in {}", slime_torch::cuda::describe(kind, device));
     let (algorithm, path) = (&config.algorithm, config.model.path.as_str());
     let open = |path: &str| Model::load(path, kind, device).map_err(failure!());
     let with_head =

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-use tch::Device;
+use tch::{Device, Kind};
 
 use crate::error::{Error, Result};
 use crate::ffi;
@@ -27,6 +27,19 @@ pub fn open() -> Result<()> {
         .clone()
         .map_err(|message| Error::CudaLibrary { library: LIBRARY.to_owned(), message })?;
     if tch::Cuda::is_available() { Ok(()) } else { Err(Error::NoDevice) }
+}
+
+/// What is computed in and where, for people: `bf16 on GPU 0`.
+pub fn describe(kind: Kind, device: Device) -> String {
+    let kind = match kind {
+        Kind::Float => "f32".to_owned(),
+        Kind::BFloat16 => "bf16".to_owned(),
+        other => format!("{other:?}"),
+    };
+    match device {
+        Device::Cuda(number) => format!("{kind} on GPU {number}"),
+        _ => format!("{kind} on the CPU"),
+    }
 }
 
 /// The device a setting means for the process that has place `place` on its host: places take the GPUs in turn.

@@ -3,7 +3,7 @@
 //! The model (of the test fixtures) first sees right sums until it knows some of them; then each estimator trains a copy of
 //! it on its own samples. Prints the mean reward at the start and the end, and writes the curves as an SVG.
 //!
-//! Settings: `NUM_STEPS` (60), `NUM_SEEDS` (3), `SVG` (where the picture goes; tests/benches/formulas.svg).
+//! Settings: `NUM_STEPS` (150), `NUM_SEEDS` (3), `SVG` (where the picture goes; tests/benches/formulas.svg).
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and ends where it fails")]
 
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ fn main() {
     let number = |name: &str, default: usize| {
         std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
     };
-    let (num_steps, num_seeds) = (number("NUM_STEPS", 60), number("NUM_SEEDS", 3));
+    let (num_steps, num_seeds) = (number("NUM_STEPS", 150), number("NUM_SEEDS", 3));
     tch::set_num_threads(1);
     let start = supervised(None, START);
     let teacher = supervised(Some(&start), TEACHER);
@@ -142,6 +142,8 @@ fn reinforced(
 ) -> Vec<f64> {
     let algorithm = Algorithm { advantage_estimator: estimator, ..Algorithm::default() };
     let mut settings = settings(1e-3, algorithm);
+    // The second step is off the policy that sampled: there ratios and their clipping have a say.
+    settings.num_steps_per_rollout = 2;
     let is_distilled = estimator == AdvantageEstimator::Distillation;
     settings.opd_kl_coef = is_distilled.then_some(1.0);
     settings.critic.lr = Some(3e-3);

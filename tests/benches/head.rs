@@ -9,6 +9,8 @@
 #[path = "rival/mod.rs"]
 mod rival;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rival::{Rival, Seconds, median, report, setting, timed};
 use slime_model::ops::head_log_probs::{Fused, Rows, Shaping, Slopes, fused, reference, train};
 use slime_torch::cuda;
@@ -79,6 +81,14 @@ impl Bench {
         self.gradients(&loss)
     }
 
+    fn run(&self, way: &str) -> Vec<Tensor> {
+        match way {
+            "chunked" => self.chunked(),
+            "fused" => self.fused(),
+            _ => self.plain(),
+        }
+    }
+
     /// The three products that no way does without; their results are dropped one by one.
     fn products(&self) {
         let (hidden_rd, weight_vd) = (self.hidden_rd.detach(), self.weight_vd.detach());
@@ -120,17 +130,21 @@ impl Bench {
     }
 }
 
-/// Bytes that `work` needs at most beyond what is there, gradients included. On a GPU what libtorch's allocator takes, so
-/// ways have to be asked in the order of their needs.
-fn peak_bytes(device: Device, base: &mut Option<u64>, work: impl FnOnce()) -> u64 {
-    if let Device::Cuda(number) = device {
-        let used = || {
-            let (free, total) = slime_cuda::Device::open(number).unwrap().memory().unwrap();
-            (total - free) as u64
-        };
-        let before = *base.get_or_insert_with(used);
-        work();
-        return used() - before;
+/// The ways whose memory is measured.
+const WAYS: [&str; 3] = ["chunked", "fused", "plain"];
+/// Asks a process of this bench for the memory of one way: `WAY ROWS VOCAB DIM`.
+const MEMORY_OF: &str = "HEAD_MEMORY_OF";
+
+/// Bytes that a way needs at most beyond what is there, gradients included. On a GPU a process of its own without
+/// libtorch's caching allocator does it, and another thread looks at the free memory meanwhile.
+fn peak_bytes(bench: &Bench, way: &str, [rows, vocab, dim]: [i64; 3], device: Device) -> u64 {
+    if device.is_cuda() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .env(MEMORY_OF, format!("{way} {rows} {vocab} {dim}"))
+            .env("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+            .output()
+            .unwrap();
+        return String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
     }
     let status = |key: &str| {
         let text = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -140,8 +154,38 @@ fn peak_bytes(device: Device, base: &mut Option<u64>, work: impl FnOnce()) -> u6
     // proc(5): 5 sets the peak back to what is resident now.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = status("VmRSS:");
-    work();
+    drop(bench.run(way));
     status("VmHWM:") - before
+}
+
+/// The process that [`peak_bytes`] starts.
+fn print_memory(asked: &str) {
+    cuda::open().unwrap();
+    let words: Vec<&str> = asked.split(' ').collect();
+    let size: Vec<i64> = words[1..].iter().map(|word| word.parse().unwrap()).collect();
+    let warm = Bench::new([64, 512, 64], Kind::BFloat16, Device::Cuda(0));
+    drop(warm.run(words[0]));
+    let bench = Bench::new([size[0], size[1], size[2]], Kind::BFloat16, Device::Cuda(0));
+    tch::Cuda::synchronize(0);
+    let used = || {
+        let (free, total) = slime_cuda::Device::open(0).unwrap().memory().unwrap();
+        (total - free) as u64
+    };
+    let (before, is_done) = (used(), AtomicBool::new(false));
+    let peak = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut peak = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                peak = used().max(peak);
+            }
+            peak
+        });
+        drop(bench.run(words[0]));
+        tch::Cuda::synchronize(0);
+        is_done.store(true, Ordering::Relaxed);
+        watch.join().unwrap()
+    });
+    println!("{}", peak.saturating_sub(before));
 }
 
 fn measure(size: [i64; 3], kind: Kind, device: Device, repeats: usize) {
@@ -164,12 +208,7 @@ fn measure(size: [i64; 3], kind: Kind, device: Device, repeats: usize) {
     let plain = || drop(bench.plain());
     let products = || bench.products();
     on_device(&|| drop(tch::no_grad(|| bench.hidden_rd.matmul(&bench.weight_vd.tr().narrow(1, 0, 8)))));
-    let mut base = None;
-    let peaks = [&chunked as &dyn Fn(), &fused, &plain].map(|work| {
-        peak_bytes(device, &mut base, || {
-            on_device(work);
-        })
-    });
+    let peaks = WAYS.map(|way| peak_bytes(&bench, way, size, device));
     bench.check();
     let mut times: [Vec<Seconds>; 5] = std::array::from_fn(|_| Vec::new());
     for _ in 0..repeats {
@@ -179,7 +218,7 @@ fn measure(size: [i64; 3], kind: Kind, device: Device, repeats: usize) {
         times[4].extend(rival.as_mut().map(Rival::run));
     }
     let [chunked, fused, plain, products, theirs] = times;
-    for (name, peak) in ["chunked", "fused", "plain"].into_iter().zip(peaks) {
+    for (name, peak) in WAYS.into_iter().zip(peaks) {
         println!(
             "{name}: at most {:.3} GB, 1/{:.1} of the plain way",
             peak as f64 / 1e9,
@@ -201,6 +240,9 @@ fn measure(size: [i64; 3], kind: Kind, device: Device, repeats: usize) {
 fn main() {
     let size =
         |rows, dim| [setting("HEAD_ROWS", rows), setting("HEAD_VOCAB", 151_936), setting("HEAD_DIM", dim)];
+    if let Ok(asked) = std::env::var(MEMORY_OF) {
+        return print_memory(&asked);
+    }
     match cuda::open() {
         Ok(()) => {
             for dim in [1024, 4096] {
