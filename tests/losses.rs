@@ -100,7 +100,9 @@ fn ppo_writes_its_critic_beside_the_policy_and_reads_it_again() {
 #[test]
 fn distillation_needs_a_teacher_and_no_reward() {
     let mut rows = rows(3, 2);
-    rows.iter_mut().for_each(|row| drop(row.as_object_mut().expect("a row").remove("reward")));
+    for row in &mut rows {
+        row.as_object_mut().expect("a row").remove("reward");
+    }
     let estimator = "algorithm.advantage_estimator=distillation";
     let (_dir, numbers) = trained(&rows, &[estimator]);
     assert!(numbers.contains_key("rollout/opd_reverse_kl") && !numbers.contains_key("rollout/raw_reward"));
@@ -118,7 +120,9 @@ fn distillation_needs_a_teacher_and_no_reward() {
 #[test]
 fn pairs_teach_a_policy_and_a_score() {
     let mut rows = rows(4, 2);
-    rows.iter_mut().for_each(|row| drop(row.as_object_mut().expect("a row").remove("reward")));
+    for row in &mut rows {
+        row.as_object_mut().expect("a row").remove("reward");
+    }
     rows[0]["metadata"] = json!({ "margin": 0.5 });
     let (_dir, dpo) = trained(&rows, &["algorithm.loss=dpo"]);
     // Where policy and reference are the same, nothing is preferred yet.

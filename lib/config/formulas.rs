@@ -195,7 +195,7 @@ pub fn describe(name: &str) -> Result<String> {
     let mut kind = None;
     for formula in FORMULAS {
         if kind != Some(formula.kind) {
-            text += &format!("\n{}\n", formula.kind.heading());
+            text.extend(["\n", formula.kind.heading(), "\n"]);
             kind = Some(formula.kind);
         }
         text += &entry(formula);
@@ -261,12 +261,12 @@ mod tests {
 
     #[test]
     fn every_choice_of_the_schema_has_an_entry() {
+        use AdvantageEstimator as A;
         let choices: BTreeSet<&str> = FORMULAS.iter().map(|formula| formula.choice).collect();
         let has = |key: &str, word: String| {
             let wanted = format!("{key} = \"{word}\"");
             assert!(choices.iter().any(|choice| choice.starts_with(&wanted)), "{wanted}");
         };
-        use AdvantageEstimator as A;
         for estimator in [
             A::Grpo,
             A::DrGrpo,

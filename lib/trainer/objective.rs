@@ -37,7 +37,7 @@ impl Trainer {
         let hidden_rd = hidden_states(model, &prepared.batch)?;
         if self.settings.algorithm.loss == LossType::RewardModel {
             let score_r = model.values(&hidden_rd)?;
-            return self.preference(
+            return Self::preference(
                 prepared,
                 |pairs| {
                     let of = |index_p: &Tensor| score_r.f_index_select(0, index_p);
@@ -59,7 +59,7 @@ impl Trainer {
                 let loss_r = sft_loss(&log_prob_r)?;
                 tally.add(Stat::Loss, &loss_r, &prepared.coefficient_r)?;
                 tally.add(Stat::Entropy, &entropy_r, &prepared.coefficient_r)?;
-                whole(loss_r, prepared)?
+                whole(&loss_r, prepared)?
             }
         };
         objective.log_prob_r = old_r;
@@ -71,7 +71,7 @@ impl Trainer {
         let ref_r = prepared.ref_log_prob_r.as_ref().ok_or(Error::Role { role: "a reference" })?;
         tally.peak(Peak::RefDiff, rows.log_prob_r, ref_r)?;
         let ratio_s = prepared.sequences.sum(&rows.log_prob_r.f_sub(ref_r)?)?;
-        self.preference(
+        Self::preference(
             prepared,
             |pairs| {
                 let of = |index_p: &Tensor| ratio_s.f_index_select(0, index_p);
@@ -84,7 +84,6 @@ impl Trainer {
 
     /// The loss of the micro-batch's pairs; the denominator is the weight of all pairs of the global batch.
     fn preference(
-        &self,
         prepared: &Prepared,
         of_pairs: impl FnOnce(&Pairs) -> Result<PairLoss>,
         tally: &mut Tally,
@@ -145,7 +144,7 @@ impl Trainer {
             tally.peak(Peak::RefDiff, rows.log_prob_r, ref_r)?;
         }
         tally.add(Stat::Loss, &loss_r, coefficient_r)?;
-        whole(loss_r, prepared)
+        whole(&loss_r, prepared)
     }
 
     /// The KL term of each row, with gradient.
@@ -157,10 +156,8 @@ impl Trainer {
             let temperature = self.settings.temperature;
             return Ok(self.policy().head_kl(rows.hidden_rd, reference, ref_hidden_rd, temperature)?);
         }
-        let ratio_r = match algorithm.unbiased_kl {
-            true => Some(rows.log_prob_r.f_sub(anchor_r)?.f_exp()?),
-            false => None,
-        };
+        let ratio_r =
+            if algorithm.unbiased_kl { Some(rows.log_prob_r.f_sub(anchor_r)?.f_exp()?) } else { None };
         approx_kl(rows.log_prob_r, ref_r, algorithm.kl_loss_type, ratio_r.as_ref())
     }
 
@@ -236,10 +233,10 @@ fn policy_loss(
 }
 
 /// The sum over rows, with the reducer's denominator.
-fn whole(loss_r: Tensor, prepared: &Prepared) -> Result<Objective> {
+fn whole(loss_r: &Tensor, prepared: &Prepared) -> Result<Objective> {
     let loss = loss_r.f_mul(&prepared.coefficient_r)?.f_sum(loss_r.kind())?;
     let parts = loss_r.f_detach()?;
-    Ok(Objective { loss, parts, log_prob_r: parts_of_none(&loss_r)? })
+    Ok(Objective { loss, parts, log_prob_r: parts_of_none(loss_r)? })
 }
 
 fn parts_of_none(like: &Tensor) -> Result<Tensor> {

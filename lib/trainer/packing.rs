@@ -110,7 +110,7 @@ fn bundles(samples: &[&Sample], units: Vec<Unit>, packing: Packing) -> Vec<Vec<U
     for unit in units {
         match bundles.last_mut() {
             Some(last) if packing.keeps_groups && last.first().map(group) == Some(group(&unit)) => {
-                last.push(unit)
+                last.push(unit);
             }
             _ => bundles.push(vec![unit]),
         }

@@ -65,6 +65,7 @@ pub(crate) struct Prepared {
 }
 
 /// The pairs of a micro-batch, by number of their sequences.
+#[expect(clippy::struct_field_names, reason = "tensors carry their shape")]
 pub(crate) struct Pairs {
     pub chosen_p: Tensor,
     pub rejected_p: Tensor,

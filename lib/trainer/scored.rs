@@ -41,7 +41,7 @@ impl Scored {
         &self,
         field: &'static str,
         expected: impl Into<String>,
-        got: impl ToString,
+        got: impl std::fmt::Display,
     ) -> Error {
         Error::Sample { id: self.id(), field, expected: expected.into(), got: got.to_string() }
     }

@@ -91,11 +91,10 @@ impl Trainer {
         let is_pair = self.settings.algorithm.has_pairs();
         for (prepared, parts) in plan.batches.iter().zip(parts) {
             let values = Vec::<f64>::try_from(parts.f_to_device(Device::Cpu)?.f_to_kind(tch::Kind::Double)?)?;
-            let samples: Vec<usize> = match is_pair {
-                true => {
-                    prepared.sequences.samples().iter().copied().filter(|i| i.is_multiple_of(2)).collect()
-                }
-                false => prepared.batch.places.iter().map(|place| place.sample).collect(),
+            let samples: Vec<usize> = if is_pair {
+                prepared.sequences.samples().iter().copied().filter(|i| i.is_multiple_of(2)).collect()
+            } else {
+                prepared.batch.places.iter().map(|place| place.sample).collect()
             };
             for (sample, _) in samples.iter().zip(&values).filter(|(_, value)| !value.is_finite()) {
                 marks[*sample] = 1.0;
@@ -140,7 +139,9 @@ impl Trainer {
         match checks.on_failure {
             OnFailure::Fail if !problems.is_empty() => Err(Error::Check { problem: problems.join("; ") }),
             _ => {
-                problems.iter().for_each(|problem| tracing::warn!("{problem}"));
+                for problem in &problems {
+                    tracing::warn!("{problem}");
+                }
                 Ok(())
             }
         }

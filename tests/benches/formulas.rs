@@ -76,9 +76,10 @@ fn main() {
 /// A model whose parameters are those of `from`.
 fn copy(from: Option<&Model>, has_value_head: bool, seed: u64) -> Model {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama");
-    let model = match has_value_head {
-        true => Model::load_with_value_head(dir, Kind::Float, Device::Cpu, seed),
-        false => Model::load(dir, Kind::Float, Device::Cpu),
+    let model = if has_value_head {
+        Model::load_with_value_head(dir, Kind::Float, Device::Cpu, seed)
+    } else {
+        Model::load(dir, Kind::Float, Device::Cpu)
     };
     let model = model.unwrap();
     if let Some(from) = from {

@@ -48,7 +48,7 @@ fn job(dir: &str, scored: &[Scored], threads: i32, micro_batch: usize) -> String
         .iter()
         .map(|scored| {
             let (prompt, response) = (scored.sample.prompt_tokens(), scored.sample.response_tokens());
-            let advantage = scored.reward * 2.0 - 1.0;
+            let advantage = scored.reward.unwrap_or_default() * 2.0 - 1.0;
             format!(r#"{{"prompt": {prompt:?}, "response": {response:?}, "advantage": {advantage}}}"#)
         })
         .collect();

@@ -60,7 +60,7 @@ mod tests {
     fn equal_advantages_stay_finite() {
         let mut advantages = [0.5; 4];
         whiten(&mut advantages, &Single).unwrap();
-        assert_eq!(advantages, [0.0; 4]);
+        assert!(advantages.iter().all(|advantage| *advantage == 0.0));
         whiten(&mut [], &Single).unwrap();
     }
 }

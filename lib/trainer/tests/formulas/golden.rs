@@ -375,7 +375,7 @@ fn clipped(count: &mut dyn FnMut(&'static str)) {
             let mut result = ppo_clip(&(new - old), advantages, clip_of(&case["params"])).unwrap();
             if !case["input"]["is_weights"].is_null() {
                 let masked = Masked::new(&case["input"]["loss_mask"]);
-                result.loss_r = result.loss_r * masked.tensor(&case["input"]["is_weights"]);
+                result.loss_r *= masked.tensor(&case["input"]["is_weights"]);
             }
             result
         });

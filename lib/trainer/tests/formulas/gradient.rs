@@ -127,15 +127,12 @@ pub fn check(name: &str) -> Option<f64> {
 fn corrected(name: &str, new: &Tensor, old: &Tensor, advantages: &Tensor, sequences: &Sequences) -> f64 {
     let rollout = draw(8, NUM_ROWS, -3.0, -0.1);
     let settings = crate::rollout::settings(name).algorithm.correction;
-    let factor = |x: &Tensor| match name {
-        "off_policy_sequence_masking" => off_policy_keep(x, old, advantages, 0.1, sequences).unwrap(),
-        _ => {
-            let got = correct(x, &rollout, &settings, 1.0, sequences).unwrap();
-            match settings.weight {
-                CorrectionWeight::None => got.keep_r,
-                _ => got.weight_r * got.keep_r,
-            }
+    let factor = |x: &Tensor| {
+        if name == "off_policy_sequence_masking" {
+            return off_policy_keep(x, old, advantages, 0.1, sequences).unwrap();
         }
+        let got = correct(x, &rollout, &settings, 1.0, sequences).unwrap();
+        if settings.weight == CorrectionWeight::None { got.keep_r } else { got.weight_r * got.keep_r }
     };
     let clip = Clip { low: 0.2, high: 0.28, dual: None };
     let loss = |x: &Tensor| ppo_clip(&(x - old), advantages, clip).unwrap().loss_r;

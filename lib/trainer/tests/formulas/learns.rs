@@ -120,8 +120,8 @@ pub fn check(name: &str) -> (f64, f64) {
     }
     match settings.algorithm.loss {
         LossType::Policy => of_policy(name, settings),
-        LossType::Sft => falls(name, settings, recorded(1), "loss"),
-        LossType::Dpo | LossType::RewardModel => falls(name, settings, recorded(2), "loss"),
+        LossType::Sft => falls(name, settings, &recorded(1), "loss"),
+        LossType::Dpo | LossType::RewardModel => falls(name, settings, &recorded(2), "loss"),
     }
 }
 
@@ -156,10 +156,10 @@ fn of_policy(name: &str, mut settings: Settings) -> (f64, f64) {
     (first, last)
 }
 
-fn falls(name: &str, settings: Settings, scored: Vec<Scored>, what: &str) -> (f64, f64) {
+fn falls(name: &str, settings: Settings, scored: &[Scored], what: &str) -> (f64, f64) {
     let mut trainer = trainer(settings, Arc::new(Single));
     let losses: Vec<f64> =
-        (0..NUM_ROLLOUTS).map(|_| trainer.train_rollout(&scored).unwrap()[0].loss).collect();
+        (0..NUM_ROLLOUTS).map(|_| trainer.train_rollout(scored).unwrap()[0].loss).collect();
     let (first, last) = (losses[0], losses[NUM_ROLLOUTS - 1]);
     assert!(last < 0.5 * first, "{name}: {what} {first} -> {last}");
     (first, last)
