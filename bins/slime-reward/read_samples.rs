@@ -17,6 +17,8 @@ pub struct InputRow {
     pub response: String,
     pub label: Option<String>,
     pub metadata: Option<String>,
+    /// Tokens of the response, where the row has its tokens.
+    pub num_tokens: Option<usize>,
     pub source: Source,
 }
 
@@ -112,6 +114,7 @@ impl Input {
                         response: row.sample.response.clone(),
                         label: row.sample.label.clone(),
                         metadata: row.sample.metadata.clone(),
+                        num_tokens: Some(row.sample.response_len()),
                         source: Source::Row(Box::new(row)),
                     });
                 }
@@ -147,7 +150,9 @@ fn parse_line(text: &str, number: usize) -> Result<InputRow, String> {
         Some(other) => Some(other.to_string()),
     };
     let metadata = fields.get("metadata").filter(|metadata| !metadata.is_null()).map(Value::to_string);
-    Ok(InputRow { number, response, label, metadata, source: Source::Line(text.to_owned()) })
+    // A mask has one number for each token of the response.
+    let num_tokens = fields.get("loss_mask").and_then(Value::as_array).map(Vec::len);
+    Ok(InputRow { number, response, label, metadata, num_tokens, source: Source::Line(text.to_owned()) })
 }
 
 fn kind(value: &Value) -> &'static str {

@@ -52,6 +52,7 @@ fn score(rewards: &mut RewardSet, batch: &[InputRow], input: &Input) -> Result<V
             response: &row.response,
             label: row.label.as_deref(),
             metadata: row.metadata.as_deref(),
+            num_tokens: row.num_tokens,
         })
         .collect();
     rewards.score(&rows).map_err(|error| {

@@ -69,6 +69,9 @@ impl RewardWriter {
                     if let Source::Row(mut row) = row.source {
                         row.reward = Some(sample.reward as f32);
                         row.extra.insert("rewards".to_owned(), rewards(sample, names));
+                        if !sample.token_rewards.is_empty() {
+                            row.extra.insert(TOKEN_REWARDS.to_owned(), sample.token_rewards.clone().into());
+                        }
                         rows.push(*row);
                     }
                 }
@@ -95,16 +98,23 @@ fn rewards(sample: &Scored, names: &[String]) -> Value {
     Value::Object(parts.collect::<Map<_, _>>())
 }
 
+/// The key of the rewards of single tokens.
+const TOKEN_REWARDS: &str = "token_rewards";
+
 /// The line with both keys appended, its other bytes untouched; earlier rewards are replaced.
 fn with_rewards(line: &str, sample: &Scored, names: &[String]) -> Result<String, Failure> {
     let reward = Value::from(sample.reward);
     let rewards = rewards(sample, names);
     let has_rewards = line.contains("\"reward\"") || line.contains("\"rewards\"") || line.contains("\\u");
-    if has_rewards {
+    let token_rewards = (!sample.token_rewards.is_empty()).then(|| Value::from(sample.token_rewards.clone()));
+    if has_rewards || token_rewards.is_some() {
         let mut fields: Map<String, Value> =
             serde_json::from_str(line).map_err(|error| Failure::new(exit::BUG, error))?;
         fields.insert("reward".to_owned(), reward);
         fields.insert("rewards".to_owned(), rewards);
+        if let Some(token_rewards) = token_rewards {
+            fields.insert(TOKEN_REWARDS.to_owned(), token_rewards);
+        }
         return Ok(Value::Object(fields).to_string());
     }
     let body = line.trim_end().strip_suffix('}').unwrap_or(line);

@@ -1,7 +1,8 @@
 //! The `command:PROGRAM` reward: rows as JSON lines to a program's stdin, one JSON line of reward back for each.
 //!
 //! The program is argv without a shell, with a scrubbed environment, in its own process group, and stays for the
-//! whole run. A reply is a number or an object with `reward` and, if it likes, `reason`.
+//! whole run. A reply is a number or an object with `reward` and, if it likes, `reason` and `token_rewards`, a number for
+//! each of the response's `num_tokens` tokens.
 
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::os::unix::process::CommandExt;
@@ -91,7 +92,7 @@ impl Command {
         std::thread::scope(|scope| {
             let writer = scope.spawn(move || write_rows(stdin, rows));
             let verdicts: Result<Vec<Verdict>> =
-                (0..rows.len()).map(|row| self.reply(replies, row)).collect();
+                rows.iter().enumerate().map(|(at, row)| self.reply(replies, at, row.num_tokens)).collect();
             if verdicts.is_err() {
                 // A writer blocked on a full pipe comes free when the program is gone.
                 kill(child);
@@ -103,7 +104,12 @@ impl Command {
         })
     }
 
-    fn reply(&self, replies: &Receiver<std::io::Result<String>>, row: usize) -> Result<Verdict> {
+    fn reply(
+        &self,
+        replies: &Receiver<std::io::Result<String>>,
+        row: usize,
+        num_tokens: Option<usize>,
+    ) -> Result<Verdict> {
         let line = match replies.recv_timeout(REPLY_TIMEOUT) {
             Ok(Ok(line)) => line,
             Ok(Err(error)) => return Err(self.failure(row, format!("cannot read its reply: {error}"))),
@@ -118,10 +124,15 @@ impl Command {
                 return Err(self.failure(row, problem));
             }
         };
-        parse_reply(&line).ok_or_else(|| {
+        let verdict = parse_reply(&line).ok_or_else(|| {
             let shown: String = line.chars().take(80).collect();
             self.failure(row, format!("expected a number or {{\"reward\": number}}, got {shown:?}"))
-        })
+        })?;
+        let got = verdict.token_rewards.len();
+        match num_tokens.filter(|num| got > 0 && got != *num) {
+            Some(num) => Err(self.failure(row, format!("token_rewards: expected {num} numbers, got {got}"))),
+            None => Ok(verdict),
+        }
     }
 }
 
@@ -130,7 +141,9 @@ fn write_rows(stdin: &mut ChildStdin, rows: &[Row<'_>]) -> std::io::Result<()> {
     for row in rows {
         let metadata =
             row.metadata.map(|text| serde_json::from_str::<Value>(text).unwrap_or(Value::from(text)));
-        let line = json!({"response": row.response, "label": row.label, "metadata": metadata});
+        let line = json!({
+            "response": row.response, "label": row.label, "metadata": metadata, "num_tokens": row.num_tokens,
+        });
         writeln!(output, "{line}")?;
     }
     output.flush()
@@ -141,7 +154,11 @@ fn parse_reply(line: &str) -> Option<Verdict> {
     let reward =
         value.as_f64().or_else(|| value.get("reward")?.as_f64()).filter(|reward| reward.is_finite())?;
     let reason = value.get("reason").and_then(Value::as_str).unwrap_or("the program says so");
-    Some(Verdict { reward, reason: reason.to_owned() })
+    let token_rewards = match value.get("token_rewards") {
+        Some(list) => serde_json::from_value(list.clone()).ok()?,
+        None => Vec::new(),
+    };
+    Some(Verdict { reward, reason: reason.to_owned(), token_rewards })
 }
 
 /// Words separated by blanks; quotes keep blanks, a backslash keeps the next character.
@@ -195,8 +212,24 @@ impl Drop for Running {
 mod tests {
     use super::*;
 
+    #[test]
+    fn token_rewards_are_one_for_each_token_of_the_response() {
+        let program =
+            r#"sh -c 'while read -r line; do echo "{\"reward\": 1, \"token_rewards\": [0.5, -1]}"; done'"#;
+        let row = |num_tokens| Row { response: "a b", label: None, metadata: None, num_tokens };
+        let mut judge = Command::new("command", program).unwrap();
+        assert_eq!(judge.score(&[row(Some(2)), row(None)]).unwrap()[1].token_rewards, [0.5, -1.0]);
+        let error = judge.score(&[row(Some(2)), row(Some(3))]).unwrap_err();
+        assert!(error.to_string().contains("token_rewards: expected 3 numbers, got 2"), "{error}");
+        let mut set = crate::RewardSet::parse(&[&format!("command:{program}"), "exact:0"]).unwrap();
+        let labelled = Row { label: Some("a b"), ..row(Some(2)) };
+        let scored = set.score(&[labelled]).unwrap();
+        assert_eq!((scored[0].reward, scored[0].token_rewards.as_slice()), (1.0, &[0.5, -1.0][..]));
+    }
+
     fn score(line: &str, rows: usize) -> Result<Vec<Verdict>> {
-        let row = Row { response: "four \"4\"", label: Some("4"), metadata: Some("{\"a\": 1}") };
+        let row =
+            Row { response: "four \"4\"", label: Some("4"), metadata: Some("{\"a\": 1}"), num_tokens: None };
         Command::new("command", line)?.score(&vec![row; rows])
     }
 
@@ -214,7 +247,7 @@ mod tests {
     fn program_stays_between_calls_and_sees_a_scrubbed_environment() {
         let line = r#"sh -c 'while read -r line; do echo "$$"; done'"#;
         let mut command = Command::new("command", line).unwrap();
-        let row = Row { response: "x", label: None, metadata: None };
+        let row = Row { response: "x", label: None, metadata: None, num_tokens: None };
         let first = command.score(&[row]).unwrap()[0].reward;
         assert!((first - command.score(&[row]).unwrap()[0].reward).abs() < 1e-9);
         // Cargo sets CARGO_MANIFEST_DIR for every test.

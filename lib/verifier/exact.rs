@@ -31,11 +31,11 @@ mod tests {
         for (response, expected) in
             [(" Paris\n", 1.0), ("paris", 0.0), ("Paris.", 0.0), ("<think>x</think>Paris", 1.0)]
         {
-            let row = Row { response, label: Some("Paris"), metadata: None };
+            let row = Row { response, label: Some("Paris"), metadata: None, num_tokens: None };
             let reward = Exact.score(&[row]).unwrap()[0].reward;
             assert!((reward - expected).abs() < f64::EPSILON, "{response}");
         }
-        let row = Row { response: "Paris", label: None, metadata: None };
+        let row = Row { response: "Paris", label: None, metadata: None, num_tokens: None };
         assert!(matches!(Exact.score(&[row]), Err(Error::MissingLabel { .. })));
     }
 }

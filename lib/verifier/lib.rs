@@ -27,6 +27,8 @@ pub struct Row<'a> {
     pub label: Option<&'a str>,
     /// The sample's metadata as JSON text.
     pub metadata: Option<&'a str>,
+    /// How many tokens the response has, where that is known: as many token rewards there may be.
+    pub num_tokens: Option<usize>,
 }
 
 /// A reward and why.
@@ -36,6 +38,8 @@ pub struct Verdict {
     pub reward: f64,
     /// The answer found and the rule that judged it.
     pub reason: String,
+    /// Rewards of single response tokens before weighting (process rewards), finite; empty where there are none.
+    pub token_rewards: Vec<f64>,
 }
 
 /// One reward type: rows in, a verdict for each in the same order.
@@ -46,6 +50,6 @@ trait Verifier: Send {
 
 impl Verdict {
     fn of(right: bool, reason: String) -> Self {
-        Self { reward: f64::from(u8::from(right)), reason }
+        Self { reward: f64::from(u8::from(right)), reason, token_rewards: Vec::new() }
     }
 }

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     fn reward(response: &str, label: &str) -> f64 {
-        let row = Row { response, label: Some(label), metadata: None };
+        let row = Row { response, label: Some(label), metadata: None, num_tokens: None };
         Number.score(&[row]).unwrap()[0].reward
     }
 
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn unusable_labels_are_errors() {
-        let row = Row { response: "4", label: None, metadata: None };
+        let row = Row { response: "4", label: None, metadata: None, num_tokens: None };
         assert!(matches!(Number.score(&[row]), Err(Error::MissingLabel { row: 0, .. })));
-        let row = Row { response: "4", label: Some("four"), metadata: None };
+        let row = Row { response: "4", label: Some("four"), metadata: None, num_tokens: None };
         assert!(matches!(Number.score(&[row]), Err(Error::LabelWithoutNumber { .. })));
     }
 }

@@ -22,6 +22,8 @@ pub struct Scored {
     pub reward: f64,
     /// One part for each type, in the order of [`RewardSet::names`].
     pub parts: Vec<Part>,
+    /// The weighted sums of the types' rewards of single response tokens; empty where no type gives any.
+    pub token_rewards: Vec<f64>,
 }
 
 /// Reward types with their weights.
@@ -74,11 +76,20 @@ impl RewardSet {
     pub fn score(&mut self, rows: &[Row<'_>]) -> Result<Vec<Scored>> {
         let mut scored: Vec<Scored> = rows
             .iter()
-            .map(|_| Scored { reward: 0.0, parts: Vec::with_capacity(self.specs.len()) })
+            .map(|_| Scored {
+                reward: 0.0,
+                parts: Vec::with_capacity(self.specs.len()),
+                token_rewards: Vec::new(),
+            })
             .collect();
         for spec in &mut self.specs {
             for (sample, verdict) in scored.iter_mut().zip(spec.verifier.score(rows)?) {
                 sample.reward += spec.weight * verdict.reward;
+                let num = sample.token_rewards.len().max(verdict.token_rewards.len());
+                sample.token_rewards.resize(num, 0.0);
+                for (sum, reward) in sample.token_rewards.iter_mut().zip(verdict.token_rewards) {
+                    *sum += spec.weight * reward;
+                }
                 sample.parts.push(Part { reward: verdict.reward, reason: verdict.reason });
             }
         }
@@ -94,9 +105,9 @@ mod tests {
     fn reward_is_the_weighted_sum() {
         let mut set = RewardSet::parse(&["number", "format:json:0.25", "exact:-0.5"]).unwrap();
         let rows = [
-            Row { response: "4", label: Some("4"), metadata: None },
-            Row { response: "{\"a\": 4}", label: Some("4"), metadata: None },
-            Row { response: "five", label: Some("4"), metadata: None },
+            Row { response: "4", label: Some("4"), metadata: None, num_tokens: None },
+            Row { response: "{\"a\": 4}", label: Some("4"), metadata: None, num_tokens: None },
+            Row { response: "five", label: Some("4"), metadata: None, num_tokens: None },
         ];
         let rewards: Vec<f64> = set.score(&rows).unwrap().iter().map(|scored| scored.reward).collect();
         assert_eq!(rewards, [0.75, 1.25, 0.0]);

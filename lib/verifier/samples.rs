@@ -1,11 +1,14 @@
 //! Rewards of samples and of whole sealed segments, as the tools that stay with a run need them.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use slime_exchange::ColumnRow;
 use slime_record::{Sample, decode_segment};
 
 use crate::error::Result;
 use crate::{Error, RewardSet, Row, Scored};
+
+/// The key of a sample's token rewards among the details of its reward.
+const TOKEN_REWARDS: &str = "token_rewards";
 
 impl RewardSet {
     /// One reward for each sample, in their order.
@@ -27,7 +30,11 @@ impl RewardSet {
         let scored = self.score(&rows(&samples)).map_err(in_segment)?;
         let row = |(sample, scored): (&Sample, &Scored)| {
             let parts = self.names().iter().cloned().zip(scored.parts.iter().map(|part| part.reward.into()));
-            let details = Some(Value::Object(parts.collect()).to_string());
+            let mut details: Map<String, Value> = parts.collect();
+            if !scored.token_rewards.is_empty() {
+                details.insert(TOKEN_REWARDS.to_owned(), scored.token_rewards.clone().into());
+            }
+            let details = Some(Value::Object(details).to_string());
             ColumnRow { details, ..ColumnRow::about(sample, scored.reward as f32) }
         };
         Ok(samples.iter().zip(&scored).map(row).collect())
@@ -41,6 +48,7 @@ fn rows(samples: &[Sample]) -> Vec<Row<'_>> {
             response: &sample.response,
             label: sample.label.as_deref(),
             metadata: sample.metadata.as_deref(),
+            num_tokens: Some(sample.response_len()),
         })
         .collect()
 }
