@@ -118,6 +118,43 @@ fn distillation_needs_a_teacher_and_no_reward() {
 }
 
 #[test]
+fn scores_of_another_model_are_what_it_teaches() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let text: String = rows(3, 2).iter().map(|row| row.to_string() + "\n").collect();
+    fs::write(dir.path().join("rows.jsonl"), text).expect("rows");
+    let score = |input: &str| {
+        Command::new(env!("CARGO_BIN_EXE_slime-rollout"))
+            .current_dir(dir.path())
+            .arg("score")
+            .arg("--weights")
+            .arg(fixture("llama_tied"))
+            .args(["--input", input, "--column", "teacher_log_probs"])
+            .output()
+            .expect("slime-rollout starts")
+    };
+    let output = score("rows.jsonl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let scored: Vec<Value> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let estimator = "algorithm.advantage_estimator=distillation";
+    let (_dir, by_column) = trained(&scored, &[estimator]);
+    let teacher = format!("teacher.path={}", fixture("llama_tied").display());
+    let (_dir, by_model) = trained(&rows(3, 2), &[estimator, &teacher]);
+    for name in ["rollout/teacher_log_probs", "rollout/opd_reverse_kl", "train/loss"] {
+        let (a, b) =
+            (by_column[name].as_f64().expect("a number"), by_model[name].as_f64().expect("a number"));
+        assert!((a - b).abs() < 1e-4, "{name}: {a} and {b}");
+    }
+    fs::write(dir.path().join("bare.jsonl"), "{\"tokens\": [1, 2, 3]}\n").expect("a row");
+    let output = score("bare.jsonl");
+    assert_eq!(output.status.code(), Some(65));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("row 1: prompt_len: expected at least 1 token"), "{stderr}");
+}
+
+#[test]
 fn pairs_teach_a_policy_and_a_score() {
     let mut rows = rows(4, 2);
     for row in &mut rows {

@@ -5,6 +5,7 @@ use slime_cli::Failure;
 use crate::args::Score;
 use crate::failure;
 use crate::generate::Sampler;
+use crate::read_tokens::TokenRow;
 use crate::{read_tokens, write_rows};
 
 /// `slime-rollout score`: rows in, the same rows with `log_probs` out, at `rollout.temperature`.
@@ -21,7 +22,13 @@ pub fn score(args: &Score) -> Result<(), Failure> {
     for row in rows {
         let mut row = row?;
         let log_probs = engine.score(num_rows, &row.tokens, temperature).map_err(failure!())?;
-        row.fields.insert("log_probs".to_owned(), log_probs.into());
+        match &args.column {
+            Some(column) => {
+                let of_response = of_response(&row, &log_probs, num_rows + 1)?;
+                row.fields.insert(column.clone(), of_response.into());
+            }
+            None => drop(row.fields.insert("log_probs".to_owned(), log_probs.into())),
+        }
         output.write(&row.fields)?;
         num_rows += 1;
     }
@@ -30,4 +37,14 @@ pub fn score(args: &Score) -> Result<(), Failure> {
         return Err(Failure::data(format!("{name}: no rows")));
     }
     output.finish()
+}
+
+/// The log-probs of the tokens behind the prompt; `log_probs` begin with the second token.
+fn of_response(row: &TokenRow, log_probs: &[f32], number: u64) -> Result<Vec<f32>, Failure> {
+    let prompt_len = row.fields.get("prompt_len").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
+    match prompt_len.checked_sub(1) {
+        Some(before) => Ok(log_probs.get(before..).unwrap_or_default().to_vec()),
+        None => Err(Failure::data(format!("row {number}: prompt_len: expected at least 1 token"))
+            .with_hint("--column is about a response, which has a prompt before it")),
+    }
 }
