@@ -114,8 +114,8 @@ pub struct Score {
     /// Where the rows go, as JSON lines; - is stdout
     #[arg(long, value_name = "FILE|-", default_value = "-")]
     pub output: String,
-    /// Writes the log-probs of the response alone, one for each of its tokens, under this name: teacher_log_probs is
-    /// what slime-train distills from (default: log_probs, one for each token after the first)
+    /// Writes the log-probs of the response alone, one for each of its tokens, under this name: `teacher_log_probs` is
+    /// what slime-train distills from (default: `log_probs`, one for each token after the first)
     #[arg(long, value_name = "NAME")]
     pub column: Option<String>,
 }
