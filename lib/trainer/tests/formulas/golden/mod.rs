@@ -176,7 +176,7 @@ pub fn check(name: &str) -> Counts {
         "dpo" => losses::preferences(&mut count),
         "reward_model" => losses::scores(&mut count),
         "sample_mean" | "token_mean" | "constant_length" | "episode_mean" => {
-            losses::reducers(name, &mut count)
+            losses::reducers(name, &mut count);
         }
         other => panic!("no golden values for {other}"),
     }
