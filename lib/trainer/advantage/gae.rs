@@ -22,24 +22,7 @@ pub fn gae(rewards: &[f32], values: &[f32], gamma: f64, lambda: f64) -> (Vec<f32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::golden::{cases, close, floats};
-
-    #[test]
-    fn golden_vectors() {
-        let mut checked = 0;
-        for case in cases("gae") {
-            let number = |key: &str| case["params"][key].as_f64().unwrap();
-            for i in 0..case["input"]["values"].as_array().unwrap().len() {
-                let list = |key: &str| floats(&case["input"][key][i]);
-                let (advantages, returns) =
-                    gae(&list("token_rewards"), &list("values"), number("gamma"), number("lambda_"));
-                close(&advantages, &floats(&case["output"]["advantages"][i]));
-                close(&returns, &floats(&case["output"]["returns"][i]));
-                checked += 1;
-            }
-        }
-        assert!(checked > 20, "{checked}");
-    }
+    use crate::golden::close;
 
     #[test]
     fn vectors_of_the_reference() {

@@ -53,22 +53,7 @@ pub fn rloo(rewards: &[f32]) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::golden::{cases, close, floats};
-
-    #[test]
-    fn golden_vectors_of_group_normalized_rewards() {
-        let mut checked = 0;
-        for case in cases("group_normalized_rewards") {
-            let groups = case["input"]["rewards"].as_array().unwrap();
-            for (i, group) in groups.iter().enumerate() {
-                let rewards = floats(group);
-                close(&grpo(&rewards, false), &floats(&case["output"]["centered"][i]));
-                close(&grpo(&rewards, true), &floats(&case["output"]["std_normalized"][i]));
-                checked += 1;
-            }
-        }
-        assert!(checked > 0);
-    }
+    use crate::golden::close;
 
     #[test]
     fn equal_rewards_give_exact_zeros() {

@@ -118,76 +118,11 @@ fn within(ratio_r: &Tensor, low: f64, high: f64) -> Result<Tensor> {
 mod tests {
     use super::*;
     use crate::Place;
-    use crate::golden::{cases, close, floats};
+    use crate::golden::close;
     use tch::{Device, Kind};
 
     fn list(x: &Tensor) -> Vec<f32> {
         Vec::try_from(x.to_kind(Kind::Float)).unwrap()
-    }
-
-    /// All rows of ragged lists, as sequences.
-    fn ragged(lists: &serde_json::Value) -> (Sequences, Tensor) {
-        let (mut places, mut values) = (Vec::new(), Vec::new());
-        for (sample, values_of) in lists.as_array().unwrap().iter().enumerate() {
-            for (token, value) in floats(values_of).into_iter().enumerate() {
-                places.push(Place { sample, token });
-                values.push(value);
-            }
-        }
-        (Sequences::new(&places, Kind::Float, Device::Cpu).unwrap(), Tensor::from_slice(&values))
-    }
-
-    #[test]
-    fn golden_vectors_of_truncation_and_icepop() {
-        for (function, weight) in
-            [("vanilla_tis", CorrectionWeight::Clip), ("icepop", CorrectionWeight::Mask)]
-        {
-            let cases = cases(function);
-            assert_eq!(cases.len(), 2);
-            for case in cases {
-                let number = |key: &str| case["params"][key].as_f64();
-                let correction = Correction {
-                    weight,
-                    low: number("tis_clip_low"),
-                    high: number("tis_clip"),
-                    ..Correction::default()
-                };
-                let (sequences, train) = ragged(&case["input"]["train_log_probs"]);
-                let (_, rollout) = ragged(&case["input"]["rollout_log_probs"]);
-                let got = correct(&train, &rollout, &correction, 1.0, &sequences).unwrap();
-                let loss = Tensor::from_slice(&floats(&case["input"]["pg_loss"]));
-                let output = &case["output"];
-                close(&list(&(loss * &got.weight_r)), &floats(&output["pg_loss"]));
-                close(&list(&got.ratio_r), &floats(&output["tis"]));
-                close(&list(&got.bounded_r), &floats(&output["tis_clipfrac"]));
-                close(&list(&(&got.ratio_r - 1.0).abs()), &floats(&output["tis_abs"]));
-            }
-        }
-    }
-
-    #[test]
-    fn golden_vectors_of_sequence_masking() {
-        let cases = cases("opsm_mask");
-        assert_eq!(cases.len(), 2);
-        for case in cases {
-            let input = &case["input"];
-            let rows = |name: &str| super::super::policy_loss::tests::rows(&input["loss_mask"], &input[name]);
-            let (places, new) = rows("log_probs");
-            let sequences = Sequences::new(&places, Kind::Float, Device::Cpu).unwrap();
-            let tensor = |name: &str| Tensor::from_slice(&rows(name).1);
-            let delta = case["params"]["opsm_delta"].as_f64().unwrap();
-            let keep = off_policy_keep(
-                &Tensor::from_slice(&new),
-                &tensor("old_log_probs"),
-                &tensor("advantages"),
-                delta,
-                &sequences,
-            );
-            let mut masks = input["loss_mask"].as_array().unwrap().iter().flat_map(floats);
-            let expected: Vec<f32> =
-                floats(&case["output"]["mask"]).into_iter().filter(|_| masks.next() == Some(1.0)).collect();
-            close(&list(&keep.unwrap()), &expected);
-        }
     }
 
     fn two_sequences() -> (Sequences, Tensor, Tensor) {

@@ -84,92 +84,9 @@ pub fn cispo(
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::Place;
-    use crate::golden::{cases, close, floats};
-    use tch::{Device, Kind};
-
-    fn list(x: &Tensor) -> Vec<f32> {
-        Vec::try_from(x).unwrap()
-    }
-
-    fn clip_of(params: &serde_json::Value) -> Clip {
-        let number = |key: &str| params[key].as_f64();
-        let low = number("eps_clip").unwrap();
-        Clip { low, high: number("eps_clip_high").unwrap(), dual: number("eps_clip_c") }
-    }
-
-    #[test]
-    fn golden_vectors_of_the_clipped_loss() {
-        let mut checked = 0;
-        for case in cases("policy_loss") {
-            // The public implementation takes old - new.
-            let log_ratio = -Tensor::from_slice(&floats(&case["input"]["ppo_kl"]));
-            let advantages = Tensor::from_slice(&floats(&case["input"]["advantages"]));
-            let result = ppo_clip(&log_ratio, &advantages, clip_of(&case["params"])).unwrap();
-            close(&list(&result.loss_r), &floats(&case["output"]["loss"]));
-            close(&list(&result.clipped_r), &floats(&case["output"]["clipped"]));
-            checked += 1;
-        }
-        assert_eq!(checked, 6);
-    }
-
-    #[test]
-    fn golden_vectors_and_gradients_of_cispo() {
-        let mut checked = 0;
-        for case in cases("cispo_loss") {
-            let tensor = |name: &str| Tensor::from_slice(&floats(&case["input"][name]));
-            let new = tensor("log_probs").set_requires_grad(true);
-            let result =
-                cispo(&new, &tensor("old_log_probs"), &tensor("advantages"), clip_of(&case["params"]))
-                    .unwrap();
-            result.loss_r.sum(Kind::Float).backward();
-            close(&list(&result.loss_r.detach()), &floats(&case["output"]["loss"]));
-            close(&list(&result.clipped_r), &floats(&case["output"]["clipped"]));
-            close(&list(&new.grad()), &floats(&case["output"]["grad_log_probs_of_sum"]));
-            checked += 1;
-        }
-        assert_eq!(checked, 2);
-    }
-
-    /// The trained rows of ragged lists.
-    pub(in crate::loss) fn rows(
-        mask: &serde_json::Value,
-        lists: &serde_json::Value,
-    ) -> (Vec<Place>, Vec<f32>) {
-        let (mut places, mut values) = (Vec::new(), Vec::new());
-        for (sample, mask) in mask.as_array().unwrap().iter().enumerate() {
-            let list = floats(&lists[sample]);
-            for (token, mask) in floats(mask).into_iter().enumerate() {
-                if mask != 0.0 {
-                    places.push(Place { sample, token });
-                    values.push(list[token]);
-                }
-            }
-        }
-        (places, values)
-    }
-
-    #[test]
-    fn golden_vectors_of_gspo() {
-        let mut checked = 0;
-        for case in cases("gspo_kl") {
-            let input = &case["input"];
-            let (places, new) = rows(&input["loss_mask"], &input["log_probs"]);
-            let (_, old) = rows(&input["loss_mask"], &input["old_log_probs"]);
-            let sequences = Sequences::new(&places, Kind::Float, Device::Cpu).unwrap();
-            let got =
-                gspo_log_ratio(&Tensor::from_slice(&new), &Tensor::from_slice(&old), &sequences).unwrap();
-            // The golden list has masked tokens too, and is old - new.
-            let all = floats(&case["output"]);
-            let mut masks = input["loss_mask"].as_array().unwrap().iter().flat_map(floats);
-            let expected: Vec<f32> = all.iter().filter(|_| masks.next() == Some(1.0)).map(|x| -x).collect();
-            close(&list(&got), &expected);
-            checked += 1;
-        }
-        assert_eq!(checked, 2);
-    }
+    use tch::Kind;
 
     #[test]
     fn gradient_vanishes_where_the_ratio_is_clipped() {

@@ -32,6 +32,7 @@ pub fn weights(name: &str, count: &mut dyn FnMut(&'static str)) {
             close(&list(&(loss * &got.weight_r)), &floats(&output["pg_loss"]), "loss");
             close(&list(&got.ratio_r), &floats(&output["tis"]), "ratio");
             close(&list(&got.bounded_r), &floats(&output["tis_clipfrac"]), "bounded");
+            close(&list(&(&got.ratio_r - 1.0).abs()), &floats(&output["tis_abs"]), "distance from 1");
             count(whose);
         }
     }

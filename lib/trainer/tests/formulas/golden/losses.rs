@@ -96,6 +96,7 @@ pub fn weighted(count: &mut dyn FnMut(&'static str)) {
             cispo(&new, &tensor("old_log_probs"), &tensor("advantages"), clip_of(&case["params"])).unwrap();
         result.loss_r.sum(Kind::Double).backward();
         close(&list(&result.loss_r), &floats(&case["output"]["loss"]), "loss");
+        close(&list(&result.clipped_r), &floats(&case["output"]["clipped"]), "clipped");
         close(&list(&new.grad()), &floats(&case["output"]["grad_log_probs_of_sum"]), "gradient");
         count(whose);
     }
