@@ -119,6 +119,8 @@ fn pyarrow_and_pandas_see_the_samples_and_columns_that_we_see() {
             ("prompt_len", json!(sample.prompt_len)),
             ("loss_mask", json!(sample.loss_mask)),
             ("rollout_log_probs", json!(sample.rollout_log_probs)),
+            ("kept_token_ids", json!(sample.kept_token_ids)),
+            ("kept_lens", json!(sample.kept_lens)),
             ("weight", json!(sample.weight)),
             ("weight_versions", json!([{"version": 3, "len": sample.loss_mask.len()}])),
         ] {

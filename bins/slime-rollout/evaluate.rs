@@ -14,7 +14,7 @@ use slime_tokenizer::Tokenizer;
 use slime_verifier::RewardSet;
 
 use crate::failure;
-use crate::generate::{GroupId, Sampler};
+use crate::generate::{GroupId, Purpose, Sampler};
 use crate::replicate::weights_of;
 use crate::write_metrics::Metrics;
 use crate::write_samples;
@@ -152,7 +152,7 @@ impl Evaluator {
         config.model.path = dir.display().to_string();
         let prompts = prompts_of(&config, set)?.zip(0..).map(|(prompt, i)| prompt.map(|prompt| (i, prompt)));
         let prompts = prompts.collect::<Result<_, _>>()?;
-        let sampler = Sampler::load(&config, tokenizer.clone(), place.version)?;
+        let sampler = Sampler::load(&config, tokenizer.clone(), place.version, Purpose::Evaluation)?;
         Ok(Some(Running { set: name, sampler, prompts, finished: BTreeMap::new(), began }))
     }
 

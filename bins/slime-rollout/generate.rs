@@ -7,7 +7,7 @@ use std::sync::Arc;
 use slime_cli::Failure;
 use slime_config::{Dtype, Eval, HfConfig, RunConfig};
 use slime_engine::{
-    Completion, Engine, EngineConfig, FinishReason, KvOnSwap, ModelRunner, Request, SampleSeed,
+    Completion, Engine, EngineConfig, FinishReason, KvOnSwap, ModelRunner, Penalties, Request, SampleSeed,
     SamplingParams, Timing,
 };
 use slime_environment::Prompt;
@@ -33,17 +33,19 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
         return replay::replay(args, &config);
     }
     let tokenizer = Arc::new(Tokenizer::from_dir(Path::new(&config.model.path)).map_err(failure!())?);
+    let mut purpose = Purpose::Training;
     let prompts: Box<dyn Iterator<Item = Result<Prompt, Failure>>> = match &args.eval {
         Some(name) => {
             let set = eval_set(&config, name)?;
             config = evaluate::settings_of(&config, &set);
+            purpose = Purpose::Evaluation;
             Box::new(evaluate::prompts_of(&config, &set)?)
         }
         None => Box::new(Prompts::open(&config, args.num_prompts)?.into_iter()),
     };
     // A place that cannot be written is told before weights are loaded.
     let mut output = SampleWriter::create(&args.output, args.format, &config)?;
-    let mut sampler = Sampler::load(&config, tokenizer, 0)?;
+    let mut sampler = Sampler::load(&config, tokenizer, 0, purpose)?;
     let mut prompts = prompts.enumerate();
     let mut finished = BTreeMap::new();
     let mut next = 0;
@@ -106,6 +108,15 @@ struct Group {
     samples: Vec<Option<Sample>>,
 }
 
+/// What samples are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A trainer reads them: where truncation is configured, they say which tokens it left.
+    Training,
+    /// They are scored and no more.
+    Evaluation,
+}
+
 /// An engine with its tokenizer and the sampling parameters of a run.
 pub struct Sampler {
     pub engine: Engine<ModelRunner>,
@@ -119,7 +130,12 @@ pub struct Sampler {
 
 impl Sampler {
     /// Loads the weights of `model.path`, which are policy version `version`.
-    pub fn load(config: &RunConfig, tokenizer: Arc<Tokenizer>, version: u64) -> Result<Self, Failure> {
+    pub fn load(
+        config: &RunConfig,
+        tokenizer: Arc<Tokenizer>,
+        version: u64,
+        purpose: Purpose,
+    ) -> Result<Self, Failure> {
         let engine = Self::load_engine_with(config, version, decoder(tokenizer.clone()))?;
         let rollout = &config.rollout;
         let params = SamplingParams {
@@ -127,6 +143,12 @@ impl Sampler {
             top_k: rollout.top_k as usize,
             top_p: rollout.top_p,
             min_p: rollout.min_p,
+            penalties: Penalties {
+                repetition: rollout.repetition_penalty,
+                frequency: rollout.frequency_penalty,
+                presence: rollout.presence_penalty,
+            },
+            keeps_ids: purpose == Purpose::Training && rollout.truncates(),
             max_new_tokens: rollout.max_response_len as usize,
             stop: rollout.stop.clone(),
             stop_token_ids: stop_token_ids(config, &tokenizer)?,
@@ -305,6 +327,8 @@ fn sample(group: &Group, completion: Completion) -> Sample {
         prompt_len: group.prompt_tokens.len() as u32,
         loss_mask: vec![1; response_len],
         rollout_log_probs: completion.log_probs,
+        kept_token_ids: completion.kept.ids,
+        kept_lens: completion.kept.lens,
         weight_versions: completion.weight_versions,
         label: group.prompt.label.clone(),
         metadata: group.prompt.metadata.clone(),

@@ -15,7 +15,7 @@ use slime_transport::DiskReader;
 
 use crate::failure;
 use crate::follow::{Polled, patient};
-use crate::generate::{GroupId, Sampler};
+use crate::generate::{GroupId, Purpose, Sampler};
 use crate::observe::Observer;
 use crate::replay::Replayer;
 use crate::{read_prompts, write_samples};
@@ -176,12 +176,14 @@ impl Replicator {
         } else {
             let mut config = self.config.clone();
             config.model.path = dir.display().to_string();
-            Sampler::load(&config, self.tokenizer.clone(), place.version).map(|mut sampler| {
-                if self.observer.wants_timings() {
-                    sampler.engine.keep_timings();
-                }
-                self.sampler = Some(sampler);
-            })
+            Sampler::load(&config, self.tokenizer.clone(), place.version, Purpose::Training).map(
+                |mut sampler| {
+                    if self.observer.wants_timings() {
+                        sampler.engine.keep_timings();
+                    }
+                    self.sampler = Some(sampler);
+                },
+            )
         };
         match loaded {
             Ok(()) => {

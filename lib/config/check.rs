@@ -62,6 +62,14 @@ fn sampling(config: &RunConfig) -> Result<()> {
     within("rollout.temperature", rollout.temperature, 0.0, f64::MAX, "a number of at least 0")?;
     within("rollout.top_p", rollout.top_p, f64::MIN_POSITIVE, 1.0, "a number above 0 and up to 1")?;
     within("rollout.min_p", rollout.min_p, 0.0, 1.0, "a number between 0 and 1")?;
+    let repetition = rollout.repetition_penalty;
+    within("rollout.repetition_penalty", repetition, f64::MIN_POSITIVE, f64::MAX, "a number above 0")?;
+    for (key, penalty) in [
+        ("rollout.frequency_penalty", rollout.frequency_penalty),
+        ("rollout.presence_penalty", rollout.presence_penalty),
+    ] {
+        within(key, penalty, -2.0, 2.0, "a number between -2 and 2")?;
+    }
     for (key, value) in [
         ("rollout.over_sampling_batch_size", rollout.over_sampling_batch_size),
         ("rollout.max_groups", rollout.max_groups),
@@ -294,6 +302,9 @@ mod tests {
     fn values_out_of_range_are_named() {
         for (text, key) in [
             ("[rollout]\ntop_p = 0.0\n", "rollout.top_p"),
+            ("[rollout]\nrepetition_penalty = 0.0\n", "rollout.repetition_penalty"),
+            ("[rollout]\nfrequency_penalty = 2.5\n", "rollout.frequency_penalty"),
+            ("[rollout]\npresence_penalty = -3\n", "rollout.presence_penalty"),
             ("[rollout]\ntemperature = -1\n", "rollout.temperature"),
             ("[rollout]\ntemperature = nan\n", "rollout.temperature"),
             ("[train]\nadam_beta2 = 1.0\n", "train.adam_beta2"),

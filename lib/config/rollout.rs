@@ -26,12 +26,26 @@ pub struct Rollout {
     pub top_k: u32,
     /// Keep tokens of at least this share of the likeliest token's probability; 0 keeps all.
     pub min_p: f64,
+    /// Divides the logits of tokens that stand in prompt or response where they are above 0, multiplies them below; 1 changes
+    /// nothing.
+    pub repetition_penalty: f64,
+    /// Taken off the logit of a token once for each time it stands in the response; -2 to 2.
+    pub frequency_penalty: f64,
+    /// Taken off the logit of every token of the response; -2 to 2.
+    pub presence_penalty: f64,
     /// Strings that end a response.
     pub stop: Vec<String>,
     /// Engines that share the prompts of a step.
     pub num_replicas: u32,
     /// Sequences that one engine runs at the same time.
     pub max_in_flight: u32,
+}
+
+impl Rollout {
+    /// Whether samples are drawn from a part of the vocabulary.
+    pub fn truncates(&self) -> bool {
+        self.temperature > 0.0 && (self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0)
+    }
 }
 
 /// Which groups a step accepts.
@@ -57,6 +71,9 @@ impl Default for Rollout {
             top_p: 1.0,
             top_k: 0,
             min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
             stop: Vec::new(),
             num_replicas: 1,
             max_in_flight: 64,

@@ -9,8 +9,8 @@ use slime_record::VersionRun;
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 use crate::{
-    Batch, BlockManager, Decode, Error, FinishReason, ForwardModel, Result, Sampled, SamplingParams, Scratch,
-    sample, stop,
+    Batch, BlockManager, Decode, Error, FinishReason, ForwardModel, KeptIds, Result, Sampled, SamplingParams,
+    Scratch, sample, stop,
 };
 
 /// Sizes of the cache and of a step.
@@ -56,6 +56,8 @@ pub struct Completion {
     pub tokens: Vec<u32>,
     /// One per response token.
     pub log_probs: Vec<f32>,
+    /// Which tokens truncation left to each of them, where the request asks for it.
+    pub kept: KeptIds,
     /// The response as text, without special tokens.
     pub text: String,
     /// Why it ended.
@@ -258,6 +260,14 @@ impl<M: ForwardModel> Engine<M> {
         let Request { id, tokens, params } = request;
         params.check()?;
         self.check_tokens(*id, tokens)?;
+        let vocab_size = self.model.vocab_size();
+        if let Some((token, _)) = params.logit_bias.iter().find(|(token, _)| *token as usize >= vocab_size) {
+            return Err(Error::Parameter {
+                key: "logit_bias",
+                value: format!("token {token}"),
+                expected: "tokens of the vocabulary",
+            });
+        }
         if tokens.len() >= self.context_len {
             return Err(Error::PromptTooLong {
                 id: *id,
@@ -298,10 +308,17 @@ impl<M: ForwardModel> Engine<M> {
 
     fn sample(&mut self) -> Result<Vec<Sampled>> {
         let due: Vec<&Sequence> = self.scheduler.sampled().collect();
-        let rows = self.logits.par_chunks_exact(self.model.vocab_size()).zip(&due);
+        let rows = self.logits.par_chunks_exact_mut(self.model.vocab_size()).zip(&due);
         let drawn: Vec<Option<Sampled>> = rows
             .map_init(Scratch::default, |scratch, (row, sequence)| {
-                sample(row, &sequence.request.params, sequence.uniform(), scratch)
+                let params = &sequence.request.params;
+                if let Some(seen) = &sequence.seen {
+                    params.penalties.apply(seen, row);
+                }
+                for &(token, bias) in &params.logit_bias {
+                    row[token as usize] += bias;
+                }
+                sample(row, params, sequence.uniform(), scratch)
             })
             .collect();
         let sampled = drawn.into_iter().zip(due).map(|(drawn, sequence)| {
@@ -319,9 +336,9 @@ impl<M: ForwardModel> Engine<M> {
         usage.num_sampled_tokens += sampled.len() as u64;
         let (mut sampled, now) = (sampled.into_iter(), Instant::now());
         scheduler.commit(began, |sequence| {
-            if let Some(Sampled { token, log_prob }) = sampled.next() {
+            if let Some(sampled) = sampled.next() {
                 sequence.first_token.get_or_insert(now);
-                sequence.append(token, log_prob, *version);
+                sequence.append(sampled, *version);
                 let is_full = sequence.tokens.len() >= *context_len;
                 sequence.finish =
                     stop::finish(&sequence.request.params, sequence.response(), is_full, &**decode);
@@ -337,6 +354,7 @@ impl<M: ForwardModel> Engine<M> {
             text: (self.decode)(&tokens),
             tokens,
             log_probs: sequence.log_probs,
+            kept: sequence.kept,
             finish_reason: sequence.finish.unwrap_or(FinishReason::Abort),
             weight_versions: sequence.weight_versions,
         }

@@ -7,6 +7,7 @@ mod engine;
 mod error;
 mod forward;
 mod model_runner;
+mod penalties;
 mod sampler;
 mod sampling;
 mod scheduler;
@@ -23,6 +24,7 @@ pub use engine::{Completion, Engine, EngineConfig, KvOnSwap, Load, Request, Timi
 pub use error::{Error, Result};
 pub use forward::{Batch, ForwardModel};
 pub use model_runner::ModelRunner;
-pub use sampler::{Sampled, Scratch, sample};
+pub use penalties::Penalties;
+pub use sampler::{KeptIds, Sampled, Scratch, sample};
 pub use sampling::{SampleSeed, SamplingParams};
 pub use stop::{Decode, FinishReason};

@@ -8,13 +8,32 @@ use crate::{SamplingParams, softmax};
 const FIRST_SORTED: usize = 1024;
 
 /// A token and the logarithm of the probability it was drawn with.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sampled {
     /// The token.
     pub token: u32,
     /// Its log-prob after temperature and truncation; at temperature 0 that of the untouched softmax,
     /// since the greedy distribution gives every choice 0.
     pub log_prob: f32,
+    /// The tokens it was drawn from, most likely first, where `params.keeps_ids` and truncation left some out; else empty.
+    pub kept: Vec<u32>,
+}
+
+/// For each response token the tokens that truncation (top-k, top-p, min-p) left to its choice.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeptIds {
+    /// How many there are for each response token; 0 where all were left.
+    pub lens: Vec<u32>,
+    /// The tokens, one list after the other.
+    pub ids: Vec<u32>,
+}
+
+impl KeptIds {
+    /// Takes the list of the next response token.
+    pub(crate) fn push(&mut self, ids: &[u32]) {
+        self.lens.push(ids.len() as u32);
+        self.ids.extend_from_slice(ids);
+    }
 }
 
 /// Memory that [`sample`] uses again from row to row.
@@ -44,7 +63,8 @@ pub fn sample(
     }
     let sampled = |token: usize, total: f64| {
         let shifted = f64::from(logits[token]) - f64::from(max);
-        Some(Sampled { token: token as u32, log_prob: (shifted * f64::from(inverse) - total.ln()) as f32 })
+        let log_prob = (shifted * f64::from(inverse) - total.ln()) as f32;
+        Some(Sampled { token: token as u32, log_prob, kept: Vec::new() })
     };
     if greedy {
         // The first of equals.
@@ -56,7 +76,9 @@ pub fn sample(
     let kept = truncate(weights, total, params);
     let kept_total: f64 = kept.iter().map(|&i| f64::from(weights[i as usize])).sum();
     let entries = kept.iter().map(|&i| (i as usize, weights[i as usize]));
-    sampled(draw(entries, 0.0, uniform * kept_total)?, kept_total)
+    let drawn = sampled(draw(entries, 0.0, uniform * kept_total)?, kept_total)?;
+    let is_recorded = params.keeps_ids && kept.len() < logits.len();
+    Some(if is_recorded { Sampled { kept, ..drawn } } else { drawn })
 }
 
 /// The token at which the running sum passes `target`: first its chunk, by the sums, then its place there.

@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use crate::{Error, Result};
+use crate::{Error, Penalties, Result};
 
 /// What the random numbers of one sample derive from: never from rank, time, thread or the rest of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,6 +43,12 @@ pub struct SamplingParams {
     pub top_p: f64,
     /// Keeps tokens at least `min_p` times as likely as the most likely one; 0 keeps all.
     pub min_p: f64,
+    /// Penalties on tokens that were seen.
+    pub penalties: Penalties,
+    /// Added to the logits of single tokens, after the penalties; each token once.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Whether a completion says which tokens truncation left to each of its choices.
+    pub keeps_ids: bool,
     /// Response tokens at most.
     pub max_new_tokens: usize,
     /// Strings that end a response; they stay part of it.
@@ -64,6 +70,9 @@ impl Default for SamplingParams {
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
+            penalties: Penalties::default(),
+            logit_bias: Vec::new(),
+            keeps_ids: false,
             max_new_tokens: 256,
             stop: Vec::new(),
             stop_token_ids: Vec::new(),
@@ -87,6 +96,11 @@ impl SamplingParams {
         rule(t.is_finite() && t >= 0.0, "temperature", t.to_string(), "a number of at least 0")?;
         rule(self.top_p > 0.0 && self.top_p <= 1.0, "top_p", self.top_p.to_string(), "above 0, at most 1")?;
         rule((0.0..=1.0).contains(&self.min_p), "min_p", self.min_p.to_string(), "0 to 1")?;
+        self.penalties.check()?;
+        let bias = self.logit_bias.iter().find(|(_, bias)| !bias.is_finite());
+        if let Some((token, bias)) = bias {
+            rule(false, "logit_bias", format!("{bias} (token {token})"), "finite numbers")?;
+        }
         rule(self.max_new_tokens > 0, "max_new_tokens", "0".to_owned(), "at least 1")?;
         rule(self.n > 0, "n", "0".to_owned(), "at least 1")
     }

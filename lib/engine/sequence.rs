@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use slime_record::VersionRun;
 
-use crate::{FinishReason, Request};
+use crate::penalties::SeenTokens;
+use crate::{FinishReason, KeptIds, Request, Sampled};
 
 /// A sample in the making. Preemption empties `block_table` and `num_computed` and nothing else.
 #[derive(Debug)]
@@ -23,6 +24,10 @@ pub(crate) struct Sequence {
     pub chunk_len: usize,
     pub block_table: Vec<u32>,
     pub log_probs: Vec<f32>,
+    /// What truncation left to each choice, where that is asked for.
+    pub kept: KeptIds,
+    /// Kept where penalties read it.
+    pub seen: Option<SeenTokens>,
     pub weight_versions: Vec<VersionRun>,
     pub finish: Option<FinishReason>,
     pub submitted: Instant,
@@ -33,7 +38,14 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     pub fn new(request: Arc<Request>, order: u64, index: u32) -> Self {
+        let params = &request.params;
+        let seen = (!params.penalties.is_none()).then(|| {
+            let num_continued = params.first_token as usize;
+            SeenTokens::new(&request.tokens, request.tokens.len().saturating_sub(num_continued))
+        });
         Self {
+            seen,
+            kept: KeptIds::default(),
             tokens: request.tokens.clone(),
             request,
             order,
@@ -76,9 +88,16 @@ impl Sequence {
         self.num_computed >= self.prompt_len()
     }
 
-    pub fn append(&mut self, token: u32, log_prob: f32, version: u64) {
+    pub fn append(&mut self, sampled: Sampled, version: u64) {
+        let Sampled { token, log_prob, kept } = sampled;
         self.tokens.push(token);
         self.log_probs.push(log_prob);
+        if self.request.params.keeps_ids {
+            self.kept.push(&kept);
+        }
+        if let Some(seen) = &mut self.seen {
+            seen.push(token);
+        }
         match self.weight_versions.last_mut() {
             Some(run) if run.version == version => run.len += 1,
             _ => self.weight_versions.push(VersionRun { version, len: 1 }),

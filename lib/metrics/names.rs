@@ -186,6 +186,11 @@ pub const ROLLOUT: &[Name] = &[
         "responses above 10000 characters whose last 10000 zlib makes 10 times smaller",
     ),
     name(
+        "rollout/top_p_kept_vocab_per_token",
+        "ids",
+        "ids that top-k, top-p and min-p left to a response token that they cut: the mean",
+    ),
+    name(
         "rollout/zero_std/count_<reward>",
         "groups",
         "committed groups whose rewards are all this (rounded to 0.1)",
@@ -269,7 +274,6 @@ pub const ABSENT: &[(&str, &str)] = &[
         "prompts are shared within a group only: see prefix_cache_hit_rate",
     ),
     ("rollout/error_cat/*", "a reward that fails ends its tool: there are no samples with an error"),
-    ("rollout/top_p_kept_vocab_per_token", "top-p sets are not replayed in training"),
     ("train/mtp_*", "no model here predicts several tokens"),
     ("perf/{sleep,wake_up}_time", "these phases do not exist"),
     ("perf/non_generation_time/*", "rewards run beside generation: spans of the trace tell their times"),

@@ -50,6 +50,11 @@ pub fn add_step(row: &mut Row, groups: &[Vec<Rewarded>], num_refused: usize, num
     add_lengths(row, samples().map(|s| trained_len(&s.sample)).collect());
     row.set("rollout/truncated_ratio", share(samples().map(|s| s.sample.status == Status::Truncated)));
     row.set("rollout/repetition_frac", share(samples().map(|s| repeats(&s.sample.response))));
+    let kept_lens = samples().flat_map(|s| &s.sample.kept_lens).filter(|len| **len > 0);
+    let (sum, count) = kept_lens.fold((0, 0), |(sum, count), len| (sum + u64::from(*len), count + 1));
+    if count > 0 {
+        row.set("rollout/top_p_kept_vocab_per_token", sum as f64 / f64::from(count));
+    }
     if samples().any(|sample| sample.reward.is_some()) {
         add_rewards(row, groups, num_refused, num_equal_refused);
     }
@@ -216,14 +221,17 @@ mod tests {
     #[test]
     fn numbers_of_a_step_are_those_of_its_samples() {
         let mut row = Row::default();
-        add_step(&mut row, &groups(), 2, 1);
-        add_pace(&mut row, &groups(), Pace { rollout_s: 2.0, num_engines: 2 });
+        let mut groups = groups();
+        groups[0][0].sample.kept_lens = vec![2, 0, 5];
+        add_step(&mut row, &groups, 2, 1);
+        add_pace(&mut row, &groups, Pace { rollout_s: 2.0, num_engines: 2 });
         for (key, expected) in [
             ("rollout/response_len/mean", 10.0 / 4.0),
             ("rollout/response_len/median", 2.0),
             ("rollout/response_len/max", 5.0),
             ("rollout/response_len/min", 1.0),
             ("rollout/truncated_ratio", 0.25),
+            ("rollout/top_p_kept_vocab_per_token", 3.5),
             ("rollout/repetition_frac", 0.0),
             ("rollout/zero_std/count_0.0", 1.0),
             ("rollout/zero_std_ratio", 0.5),
@@ -239,8 +247,7 @@ mod tests {
             assert!((got - expected).abs() < 1e-6, "{key}: {got}, expected {expected}");
         }
         assert!(row.numbers().all(|(key, _)| crate::names::find(key).is_some()), "{row:?}");
-        let sources = groups();
-        let sources = rewards_by_source(&sources);
+        let sources = rewards_by_source(&groups);
         assert_eq!((sources["s0"], sources["s1"]), ((0.0, 1.0), (-0.04, -0.04)));
     }
 

@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Field, Fields, Schema};
 use std::sync::Arc;
 
 /// The names of the sample columns, in file order.
-pub const SAMPLE_FIELDS: [&str; 21] = [
+pub const SAMPLE_FIELDS: [&str; 23] = [
     "step",
     "group",
     "index",
@@ -28,6 +28,8 @@ pub const SAMPLE_FIELDS: [&str; 21] = [
     "prompt_len",
     "loss_mask",
     "rollout_log_probs",
+    "kept_token_ids",
+    "kept_lens",
     "weight_versions",
     "label",
     "metadata",
@@ -56,7 +58,7 @@ pub(crate) fn sample_fields() -> Vec<Field> {
             let data_type = match name {
                 "step" | "episode" => DataType::UInt64,
                 "group" | "index" | "attempt" | "part" | "prompt_len" => DataType::UInt32,
-                "tokens" => list(DataType::UInt32),
+                "tokens" | "kept_token_ids" | "kept_lens" => list(DataType::UInt32),
                 "loss_mask" => list(DataType::UInt8),
                 "rollout_log_probs" => list(DataType::Float32),
                 "weight_versions" => list(DataType::Struct(version_run_fields())),
@@ -84,7 +86,7 @@ pub(crate) fn sample_bytes(sample: &Sample) -> usize {
         + text(&sample.metadata);
     let lists = sample.tokens.len() * 4
         + sample.loss_mask.len()
-        + sample.rollout_log_probs.len() * 4
+        + (sample.rollout_log_probs.len() + sample.kept_token_ids.len() + sample.kept_lens.len()) * 4
         + sample.weight_versions.len() * 12;
     strings + lists + 128
 }
@@ -122,6 +124,9 @@ pub(crate) fn sample_columns(samples: &[&Sample]) -> Result<Vec<ArrayRef>> {
         offsets_fit(column, samples.iter().map(|s| f(s).map_or(0, str::len)))?;
         Ok(Arc::new(samples.iter().map(|s| f(s)).collect::<StringArray>()))
     };
+    let ids = |column: &'static str, f: fn(&Sample) -> &[u32]| {
+        lists::<UInt32Type>(column, DataType::UInt32, samples.iter().map(|s| f(s)))
+    };
     Ok(vec![
         u64s(|s| s.step),
         u32s(|s| s.group),
@@ -136,10 +141,12 @@ pub(crate) fn sample_columns(samples: &[&Sample]) -> Result<Vec<ArrayRef>> {
         strings("prompt", |s| &s.prompt)?,
         options("tools", |s| s.tools.as_deref())?,
         strings("response", |s| &s.response)?,
-        lists::<UInt32Type>("tokens", DataType::UInt32, samples.iter().map(|s| s.tokens.as_slice()))?,
+        ids("tokens", |s| &s.tokens)?,
         u32s(|s| s.prompt_len),
         lists::<UInt8Type>("loss_mask", DataType::UInt8, samples.iter().map(|s| s.loss_mask.as_slice()))?,
         f32_lists("rollout_log_probs", samples.iter().map(|s| s.rollout_log_probs.as_slice()))?,
+        ids("kept_token_ids", |s| &s.kept_token_ids)?,
+        ids("kept_lens", |s| &s.kept_lens)?,
         version_runs(samples)?,
         options("label", |s| s.label.as_deref())?,
         options("metadata", |s| s.metadata.as_deref())?,

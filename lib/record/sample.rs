@@ -124,6 +124,13 @@ pub struct Sample {
     /// For each response token the log-probability it was sampled with; empty when not known.
     #[serde(with = "crate::float_list")]
     pub rollout_log_probs: Vec<f32>,
+    /// The token ids that truncation (top-k, top-p, min-p) left to each response token, one list after the other; empty
+    /// where nothing was truncated or nobody wants to train on it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept_token_ids: Vec<u32>,
+    /// For each response token how many of `kept_token_ids` are its own, 0 where all ids were left; or empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept_lens: Vec<u32>,
     /// The policy versions of the response tokens, run-length coded.
     pub weight_versions: Vec<VersionRun>,
     /// The reference answer.
@@ -156,6 +163,8 @@ impl Default for Sample {
             prompt_len: 0,
             loss_mask: Vec::new(),
             rollout_log_probs: Vec::new(),
+            kept_token_ids: Vec::new(),
+            kept_lens: Vec::new(),
             weight_versions: Vec::new(),
             label: None,
             metadata: None,
@@ -223,6 +232,18 @@ impl Sample {
         if log_probs != 0 && log_probs != response_len {
             return wrong("rollout_log_probs", format!("{response_len} values or none"), log_probs);
         }
+        let kept = self.kept_lens.len();
+        if kept != 0 && kept != response_len {
+            return wrong("kept_lens", format!("{response_len} values or none"), kept);
+        }
+        let kept_ids: u64 = self.kept_lens.iter().map(|len| u64::from(*len)).sum();
+        if kept_ids != self.kept_token_ids.len() as u64 {
+            return wrong(
+                "kept_token_ids",
+                format!("{kept_ids} ids, the sum of kept_lens"),
+                self.kept_token_ids.len(),
+            );
+        }
         let covered: u64 = self.weight_versions.iter().map(|run| u64::from(run.len)).sum();
         if covered != response_len as u64 && !self.weight_versions.is_empty() {
             return wrong("weight_versions", format!("{response_len} tokens or none"), covered as usize);
@@ -283,6 +304,13 @@ mod tests {
                 .to_string()
                 .contains("prompt_len: expected at most the 5 tokens, got 9")
         );
+        let bad = Sample { kept_lens: vec![2, 0, 1], kept_token_ids: vec![4, 3], ..sample() };
+        assert_eq!(
+            bad.validate().unwrap_err().to_string(),
+            "sample 0/0/0.0.0: kept_token_ids: expected 3 ids, the sum of kept_lens, got 2"
+        );
+        let bad = Sample { kept_lens: vec![0], ..sample() };
+        assert!(bad.validate().unwrap_err().to_string().contains("kept_lens: expected 3 values or none"));
         let bad = Sample { weight_versions: vec![VersionRun { version: 0, len: 1 }], ..sample() };
         assert!(bad.validate().unwrap_err().to_string().contains("weight_versions"));
     }

@@ -73,11 +73,16 @@ fn the_same_samples_give_the_same_bytes() {
 }
 
 #[test]
-fn golden_segment_of_version_one_is_still_read() {
+fn golden_segments_are_still_read() {
     let golden = include_bytes!("golden/segment.arrow");
     let segment = decode_segment(golden.to_vec()).unwrap();
     assert_eq!(segment.samples().unwrap(), golden_samples());
     assert_eq!(segment.provenance(), &provenance());
+    // Before kept ids had columns.
+    let before = decode_segment(include_bytes!("golden/segment_without_kept_ids.arrow").to_vec()).unwrap();
+    let without = |sample| Sample { kept_token_ids: Vec::new(), kept_lens: Vec::new(), ..sample };
+    let samples: Vec<Sample> = golden_samples().into_iter().map(without).collect();
+    assert_eq!(before.samples().unwrap(), samples);
     assert!(encode_segment(&golden_samples(), &provenance()).unwrap() == golden, "the written bytes changed");
 }
 
@@ -100,6 +105,8 @@ pub(crate) fn golden_samples() -> Vec<Sample> {
         prompt_len: 3,
         loss_mask: vec![1, 0],
         rollout_log_probs: vec![-0.25, 0.0],
+        kept_token_ids: vec![49151, 5],
+        kept_lens: vec![2, 0],
         weight_versions: vec![VersionRun { version: 11, len: 1 }, VersionRun { version: 12, len: 1 }],
         label: Some("5".to_owned()),
         metadata: Some(r#"{"difficulty":10}"#.to_owned()),

@@ -25,6 +25,8 @@ pub(crate) struct SampleBatch {
     prompt_len: PrimitiveArray<UInt32Type>,
     loss_mask: Lists<UInt8Type>,
     rollout_log_probs: Lists<Float32Type>,
+    /// Files of earlier versions have neither.
+    kept: Option<[Lists<UInt32Type>; 2]>,
     version_runs: ListArray,
     versions: PrimitiveArray<UInt64Type>,
     version_lens: PrimitiveArray<UInt32Type>,
@@ -126,6 +128,10 @@ impl SampleBatch {
             prompt_len: numbers(batch, "prompt_len")?,
             loss_mask: Lists::new(batch, "loss_mask")?,
             rollout_log_probs: Lists::new(batch, "rollout_log_probs")?,
+            kept: match batch.column_by_name("kept_lens") {
+                Some(_) => Some([Lists::new(batch, "kept_token_ids")?, Lists::new(batch, "kept_lens")?]),
+                None => None,
+            },
             versions: numbers(&runs, "version")?,
             version_lens: numbers(&runs, "len")?,
             version_runs,
@@ -216,6 +222,10 @@ impl<'a> SampleView<'a> {
         let (batch, row) = (self.batch, self.row);
         let SampleId { step, group, index, attempt, part } = self.id();
         let runs = range(&batch.version_runs, row);
+        let (kept_token_ids, kept_lens) = match &batch.kept {
+            Some([ids, lens]) => (ids.row(row).to_vec(), lens.row(row).to_vec()),
+            None => (Vec::new(), Vec::new()),
+        };
         let sample = Sample {
             step,
             group,
@@ -234,6 +244,8 @@ impl<'a> SampleView<'a> {
             prompt_len: self.prompt_len(),
             loss_mask: self.loss_mask().to_vec(),
             rollout_log_probs: self.rollout_log_probs().to_vec(),
+            kept_token_ids,
+            kept_lens,
             weight_versions: runs
                 .map(|i| VersionRun { version: batch.versions.value(i), len: batch.version_lens.value(i) })
                 .collect(),

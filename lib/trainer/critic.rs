@@ -7,7 +7,8 @@ use tch::Tensor;
 
 use crate::log_probs::hidden_states;
 use crate::loss::value_loss::value_loss;
-use crate::plan::{Plan, Prepared};
+use crate::plan::Plan;
+use crate::prepared::Prepared;
 use crate::schedule::learning_rate;
 use crate::tally::{Stat, Tally};
 use crate::{Error, Result, StepMetrics, Trainer};
@@ -71,14 +72,14 @@ impl Trainer {
     /// The value loss of a micro-batch, with the reducer's denominator.
     fn value_objective(&self, prepared: &Prepared, tally: &mut Tally) -> Result<Tensor> {
         let (Some(critic), Some(old_r), Some(return_r)) =
-            (&self.critic, &prepared.old_value_r, &prepared.return_r)
+            (&self.critic, &prepared.known.old_value_r, &prepared.known.return_r)
         else {
             return Err(Error::Role { role: "a critic with a value head" });
         };
         let values_r = critic.model.values(&hidden_states(&critic.model, &prepared.batch)?)?;
         let loss = value_loss(&values_r, old_r, return_r, self.settings.critic.value_clip)?;
-        tally.add(Stat::ValueLoss, &loss.loss_r, &prepared.coefficient_r)?;
-        tally.add(Stat::ValueClipped, &loss.clipped_r, &prepared.coefficient_r)?;
-        Ok(loss.loss_r.f_mul(&prepared.coefficient_r)?.f_sum(old_r.kind())?)
+        tally.add(Stat::ValueLoss, &loss.loss_r, &prepared.known.coefficient_r)?;
+        tally.add(Stat::ValueClipped, &loss.clipped_r, &prepared.known.coefficient_r)?;
+        Ok(loss.loss_r.f_mul(&prepared.known.coefficient_r)?.f_sum(old_r.kind())?)
     }
 }

@@ -7,7 +7,8 @@ use tch::{Device, Kind, Tensor};
 use crate::advantage::{distillation, gae, reinforce_plus_plus, reinforce_plus_plus_baseline, whiten};
 use crate::loss::correction::correct;
 use crate::loss::kl::approx_kl;
-use crate::plan::{Plan, Prepared, Relative};
+use crate::plan::{Plan, Relative};
+use crate::prepared::Prepared;
 use crate::{Result, Scored, Trainer};
 
 /// The numbers of a micro-batch's rows on the host; empty where nobody needs them.
@@ -47,13 +48,13 @@ impl Trainer {
         let mut at = 0;
         for prepared in Self::batches(plans) {
             let end = at + prepared.batch.rows.len();
-            let like = &prepared.coefficient_r;
+            let like = &prepared.known.coefficient_r;
             let tensor = |values: &[f32]| {
                 Tensor::f_from_slice(values)?.f_to_kind(like.kind())?.f_to_device(like.device())
             };
-            prepared.advantage_r = Some(tensor(&advantages[at..end])?);
+            prepared.known.advantage_r = Some(tensor(&advantages[at..end])?);
             if self.critic.is_some() {
-                prepared.return_r = Some(tensor(&returns[at..end])?);
+                prepared.known.return_r = Some(tensor(&returns[at..end])?);
             }
             at = end;
         }
@@ -129,10 +130,10 @@ impl Trainer {
             Ok(Vec::try_from(tensor.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?)?)
         };
         let sampled_r = match algorithm.old_log_probs {
-            OldLogProbs::Recomputed => prepared.old_log_prob_r.as_ref(),
-            OldLogProbs::Rollout => Some(&prepared.rollout_log_prob_r),
+            OldLogProbs::Recomputed => prepared.known.old_log_prob_r.as_ref(),
+            OldLogProbs::Rollout => Some(&prepared.known.rollout_log_prob_r),
         };
-        let kl = match (algorithm.kl_coef, sampled_r, &prepared.ref_log_prob_r) {
+        let kl = match (algorithm.kl_coef, sampled_r, &prepared.known.ref_log_prob_r) {
             (Some(_), Some(log_prob_r), Some(ref_r)) => {
                 list(Some(&approx_kl(log_prob_r, ref_r, algorithm.kl_loss_type, None)?))?
             }
@@ -142,8 +143,8 @@ impl Trainer {
         let rows = HostRows {
             log_probs: list(sampled_r.filter(|_| needs_own))?,
             kl,
-            teacher: list(prepared.teacher_log_prob_r.as_ref())?,
-            values: list(prepared.old_value_r.as_ref())?,
+            teacher: list(prepared.known.teacher_log_prob_r.as_ref())?,
+            values: list(prepared.known.old_value_r.as_ref())?,
         };
         for (field, values) in [
             ("log_probs", &rows.log_probs),
@@ -165,9 +166,9 @@ impl Trainer {
         }
         let mut sums = [0.0, 0.0];
         for prepared in plans.iter().flat_map(|plan| &plan.batches) {
-            let Some(old_r) = &prepared.old_log_prob_r else { continue };
+            let Some(old_r) = &prepared.known.old_log_prob_r else { continue };
             let corrected =
-                correct(old_r, &prepared.rollout_log_prob_r, correction, 1.0, &prepared.sequences)?;
+                correct(old_r, &prepared.known.rollout_log_prob_r, correction, 1.0, &prepared.sequences)?;
             let weights = match correction.level {
                 RatioLevel::Token => corrected.weight_r,
                 _ => prepared.sequences.mean(&corrected.weight_r)?,

@@ -6,10 +6,12 @@ use std::time::Instant;
 use slime_config::{KlLossType, LossType, OldLogProbs};
 use slime_model::Model;
 use slime_model::ops::as_trained;
+use slime_model::ops::head_log_probs::{self, Slopes};
 use tch::Tensor;
 
-use crate::log_probs::{head, hidden_states};
-use crate::plan::{Plan, Prepared};
+use crate::log_probs::hidden_states;
+use crate::plan::Plan;
+use crate::prepared::Prepared;
 use crate::{Error, Result, Settings, Trainer};
 
 impl Trainer {
@@ -19,7 +21,8 @@ impl Trainer {
             let began = Instant::now();
             for prepared in Self::batches(plans) {
                 let (_, log_prob_r, entropy_r) = self.frozen(self.policy(), prepared)?;
-                (prepared.old_log_prob_r, prepared.old_entropy_r) = (Some(log_prob_r), Some(entropy_r));
+                (prepared.known.old_log_prob_r, prepared.known.old_entropy_r) =
+                    (Some(log_prob_r), Some(entropy_r));
             }
             self.report.log_probs = self.observation.phase("log_probs", began);
         }
@@ -29,7 +32,7 @@ impl Trainer {
             let is_whole = algorithm.loss == LossType::Policy && algorithm.kl_loss_type == KlLossType::Full;
             for prepared in Self::batches(plans) {
                 let (hidden_rd, log_prob_r, _) = self.frozen(reference, prepared)?;
-                prepared.ref_log_prob_r = Some(log_prob_r);
+                prepared.known.ref_log_prob_r = Some(log_prob_r);
                 prepared.ref_hidden_rd = is_whole.then_some(hidden_rd);
             }
             self.report.ref_log_probs = self.observation.phase("ref_log_probs", began);
@@ -37,7 +40,7 @@ impl Trainer {
         if let Some(teacher) = &self.teacher {
             let began = Instant::now();
             for prepared in Self::batches(plans) {
-                prepared.teacher_log_prob_r = Some(self.frozen(teacher, prepared)?.1);
+                prepared.known.teacher_log_prob_r = Some(self.frozen(teacher, prepared)?.1);
             }
             self.report.teacher_log_probs = self.observation.phase("teacher_log_probs", began);
         }
@@ -49,7 +52,7 @@ impl Trainer {
         if let Some(critic) = &self.critic {
             let began = Instant::now();
             for prepared in Self::batches(plans) {
-                prepared.old_value_r = Some(without_grad(|| {
+                prepared.known.old_value_r = Some(without_grad(|| {
                     let hidden_rd = hidden_states(&critic.model, &prepared.batch)?;
                     Ok::<_, Error>(critic.model.values(&hidden_rd)?)
                 })?);
@@ -74,8 +77,20 @@ impl Trainer {
     fn frozen(&self, model: &Model, prepared: &Prepared) -> Result<(Tensor, Tensor, Tensor)> {
         without_grad(|| {
             let hidden_rd = hidden_states(model, &prepared.batch)?;
-            let (log_prob_r, entropy_r) =
-                head(model, &prepared.batch, &hidden_rd, self.settings.temperature)?;
+            let targets_r = prepared.targets(hidden_rd.device())?;
+            let shaping = prepared.shaping(self.settings.temperature);
+            let (log_prob_r, entropy_r) = if self.settings.is_by_row() {
+                // No loss: the rows' log-probs alone, by the products of a step.
+                let mut nothing = |rows: head_log_probs::Rows<'_>| {
+                    let log_probs_r = rows.log_probs_r.f_zeros_like()?;
+                    let loss = log_probs_r.f_sum(log_probs_r.kind())?;
+                    Ok::<_, Error>(Slopes { loss, log_probs_r, entropy_r: None })
+                };
+                let fused = model.head_loss(&hidden_rd, &targets_r, &shaping, &mut nothing)?;
+                (fused.log_probs_r, fused.entropy_r)
+            } else {
+                model.head_log_probs(&hidden_rd, &targets_r, &shaping)?
+            };
             Ok((hidden_rd, log_prob_r, entropy_r))
         })
     }

@@ -19,25 +19,12 @@ pub fn hidden_states(model: &Model, batch: &MicroBatch) -> Result<Tensor> {
     Ok(hidden_td.f_index_select(0, &tensor(&batch.rows)?)?)
 }
 
-/// `(log_probs_r, entropy_r)` of the targets of `batch` given [`hidden_states`], in f32 (f64 for f64 models), at the
-/// sampling `temperature`.
-///
-/// # Errors
-/// The shapes differ, or no room.
-pub fn head(
-    model: &Model,
-    batch: &MicroBatch,
-    hidden_rd: &Tensor,
-    temperature: f64,
-) -> Result<(Tensor, Tensor)> {
-    let targets_r = Tensor::f_from_slice(&batch.targets)?.f_to_device(model.params().device())?;
-    Ok(model.head_log_probs(hidden_rd, &targets_r, &Shaping::at(temperature))?)
-}
-
-/// Both together.
+/// `(log_probs_r, entropy_r)` of the targets of `batch`, in f32 (f64 for f64 models), at the sampling `temperature`.
 ///
 /// # Errors
 /// As [`hidden_states`].
 pub fn log_probs(model: &Model, batch: &MicroBatch, temperature: f64) -> Result<(Tensor, Tensor)> {
-    head(model, batch, &hidden_states(model, batch)?, temperature)
+    let targets_r = Tensor::f_from_slice(&batch.targets)?.f_to_device(model.params().device())?;
+    let hidden_rd = hidden_states(model, batch)?;
+    Ok(model.head_log_probs(&hidden_rd, &targets_r, &Shaping::at(temperature))?)
 }

@@ -1,17 +1,14 @@
 //! The loss of a micro-batch under the configured formulas, with what is told of it.
 
-use slime_config::{
-    Algorithm, CorrectionWeight, KlLossType, LossType, OldLogProbs, PolicyLoss as PolicyLossName,
-};
+use slime_config::LossType;
+use slime_model::ops::head_log_probs::{self, Fused, Slopes};
 use tch::Tensor;
 
-use crate::log_probs::{head, hidden_states};
-use crate::loss::correction::{correct, off_policy_keep};
-use crate::loss::kl::approx_kl;
-use crate::loss::policy_loss::{Clip, PolicyLoss, cispo, gspo_log_ratio, ppo_clip};
+use crate::log_probs::hidden_states;
+use crate::loss::Sequences;
 use crate::loss::preference::{PairLoss, bradley_terry_loss, dpo_loss};
 use crate::loss::sft::sft_loss;
-use crate::plan::{Pairs, Prepared};
+use crate::prepared::{KnownRows, Pairs, Prepared};
 use crate::tally::{Peak, Stat, Tally};
 use crate::{Error, Result, Trainer};
 
@@ -25,6 +22,26 @@ pub(crate) struct Objective {
     pub log_prob_r: Tensor,
 }
 
+/// Rows under the policy as it is now.
+pub(crate) struct Rows<'a> {
+    /// Of the rows, where the loss reads them.
+    pub hidden_rd: Option<&'a Tensor>,
+    pub log_prob_r: &'a Tensor,
+    pub entropy_r: &'a Tensor,
+    pub known: &'a KnownRows,
+    /// Of all rows of the micro-batch.
+    pub sequences: &'a Sequences,
+    /// The reference's, as `hidden_rd`.
+    pub ref_hidden_rd: Option<&'a Tensor>,
+}
+
+impl Rows<'_> {
+    /// Log-probs before the rollout's first update, without gradient.
+    pub fn old(&self) -> Result<Tensor> {
+        Ok(self.known.old_log_prob_r.as_ref().unwrap_or(self.log_prob_r).f_detach()?)
+    }
+}
+
 impl Trainer {
     /// Forward pass and loss of one micro-batch.
     pub(crate) fn objective(
@@ -33,7 +50,7 @@ impl Trainer {
         mean_weight: f64,
         tally: &mut Tally,
     ) -> Result<Objective> {
-        let (model, temperature) = (self.policy(), self.settings.temperature);
+        let model = self.policy();
         let hidden_rd = hidden_states(model, &prepared.batch)?;
         if self.settings.algorithm.loss == LossType::RewardModel {
             let score_r = model.values(&hidden_rd)?;
@@ -46,32 +63,96 @@ impl Trainer {
                 tally,
             );
         }
-        let (log_prob_r, entropy_r) = head(model, &prepared.batch, &hidden_rd, temperature)?;
-        let old_r = prepared.old_log_prob_r.as_ref().unwrap_or(&log_prob_r).f_detach()?;
-        tally.peak(Peak::OldDiff, &log_prob_r, &old_r)?;
-        add_sample_means(prepared, &old_r, &entropy_r, tally)?;
-        let rows =
-            Rows { hidden_rd: &hidden_rd, log_prob_r: &log_prob_r, entropy_r: &entropy_r, old_r: &old_r };
-        let mut objective = match self.settings.algorithm.loss {
-            LossType::Policy => self.policy_objective(prepared, &rows, mean_weight, tally)?,
-            LossType::Dpo => self.dpo_objective(prepared, &rows, tally)?,
-            LossType::Sft | LossType::RewardModel => {
-                let loss_r = sft_loss(&log_prob_r)?;
-                tally.add(Stat::Loss, &loss_r, &prepared.coefficient_r)?;
-                tally.add(Stat::Entropy, &entropy_r, &prepared.coefficient_r)?;
-                whole(&loss_r, prepared)?
-            }
+        if self.settings.is_by_row() {
+            return self.by_row(prepared, &hidden_rd, mean_weight, tally);
+        }
+        let shaping = prepared.shaping(self.settings.temperature);
+        let targets_r = prepared.targets(hidden_rd.device())?;
+        let (log_prob_r, entropy_r) = model.head_log_probs(&hidden_rd, &targets_r, &shaping)?;
+        let rows = Rows {
+            hidden_rd: Some(&hidden_rd),
+            log_prob_r: &log_prob_r,
+            entropy_r: &entropy_r,
+            known: &prepared.known,
+            sequences: &prepared.sequences,
+            ref_hidden_rd: prepared.ref_hidden_rd.as_ref(),
         };
-        objective.log_prob_r = old_r;
-        Ok(objective)
+        if self.settings.algorithm.loss == LossType::Dpo {
+            return self.dpo_objective(prepared, &rows, tally);
+        }
+        self.of_rows(&rows, mean_weight, tally)
     }
 
-    fn dpo_objective(&self, prepared: &Prepared, rows: &Rows, tally: &mut Tally) -> Result<Objective> {
+    /// The loss chunk of rows by chunk of rows: log-probs become slopes at once, so that logits are computed once.
+    fn by_row(
+        &self,
+        prepared: &Prepared,
+        hidden_rd: &Tensor,
+        mean_weight: f64,
+        tally: &mut Tally,
+    ) -> Result<Objective> {
         let algorithm = &self.settings.algorithm;
-        let ref_r = prepared.ref_log_prob_r.as_ref().ok_or(Error::Role { role: "a reference" })?;
+        let reads_entropy = algorithm.loss == LossType::Policy && algorithm.entropy_coef != 0.0;
+        let leaf = |x: &Tensor| x.f_detach()?.f_set_requires_grad(true);
+        let (mut parts, mut old) = (Vec::new(), Vec::new());
+        let mut slopes = |chunk: head_log_probs::Rows<'_>| -> Result<Slopes> {
+            let (log_prob_r, entropy_r) = (leaf(chunk.log_probs_r)?, leaf(chunk.entropy_r)?);
+            let known = prepared.known.narrow(chunk.start, log_prob_r.size1()?)?;
+            let rows = Rows {
+                hidden_rd: None,
+                log_prob_r: &log_prob_r,
+                entropy_r: &entropy_r,
+                known: &known,
+                sequences: &prepared.sequences,
+                ref_hidden_rd: None,
+            };
+            let objective = self.of_rows(&rows, mean_weight, tally)?;
+            parts.push(objective.parts);
+            old.push(objective.log_prob_r);
+            let mut inputs = vec![&log_prob_r];
+            inputs.extend(reads_entropy.then_some(&entropy_r));
+            let mut grads = Tensor::f_run_backward(&[&objective.loss], &inputs, false, false)?.into_iter();
+            let none = || Error::Role { role: "a slope in the log-probs" };
+            let log_probs_r = grads.next().ok_or_else(none)?;
+            Ok(Slopes { loss: objective.loss.f_detach()?, log_probs_r, entropy_r: grads.next() })
+        };
+        let targets_r = prepared.targets(hidden_rd.device())?;
+        let shaping = prepared.shaping(self.settings.temperature);
+        let Fused { loss, .. } = self.policy().head_loss(hidden_rd, &targets_r, &shaping, &mut slopes)?;
+        let all = |parts: &[Tensor]| match parts {
+            [] => parts_of_none(&prepared.known.coefficient_r),
+            parts => Ok(Tensor::f_cat(parts, 0)?),
+        };
+        Ok(Objective { loss, parts: all(&parts)?, log_prob_r: all(&old)? })
+    }
+
+    /// The loss over tokens of some rows.
+    fn of_rows(&self, rows: &Rows<'_>, mean_weight: f64, tally: &mut Tally) -> Result<Objective> {
+        let old_r = rows.old()?;
+        tally.peak(Peak::OldDiff, rows.log_prob_r, &old_r)?;
+        add_sample_means(rows.known, &old_r, rows.entropy_r, tally)?;
+        let loss_r = if self.settings.algorithm.loss == LossType::Policy {
+            self.policy_objective(rows, &old_r, mean_weight, tally)?
+        } else {
+            let loss_r = sft_loss(rows.log_prob_r)?;
+            tally.add(Stat::Entropy, rows.entropy_r, &rows.known.coefficient_r)?;
+            loss_r
+        };
+        let coefficient_r = &rows.known.coefficient_r;
+        tally.add(Stat::Loss, &loss_r, coefficient_r)?;
+        let loss = loss_r.f_mul(coefficient_r)?.f_sum(loss_r.kind())?;
+        Ok(Objective { loss, parts: loss_r.f_detach()?, log_prob_r: old_r })
+    }
+
+    fn dpo_objective(&self, prepared: &Prepared, rows: &Rows<'_>, tally: &mut Tally) -> Result<Objective> {
+        let algorithm = &self.settings.algorithm;
+        let old_r = rows.old()?;
+        tally.peak(Peak::OldDiff, rows.log_prob_r, &old_r)?;
+        add_sample_means(rows.known, &old_r, rows.entropy_r, tally)?;
+        let ref_r = rows.known.ref_log_prob_r.as_ref().ok_or(Error::Role { role: "a reference" })?;
         tally.peak(Peak::RefDiff, rows.log_prob_r, ref_r)?;
-        let ratio_s = prepared.sequences.sum(&rows.log_prob_r.f_sub(ref_r)?)?;
-        Self::preference(
+        let ratio_s = rows.sequences.sum(&rows.log_prob_r.f_sub(ref_r)?)?;
+        let objective = Self::preference(
             prepared,
             |pairs| {
                 let of = |index_p: &Tensor| ratio_s.f_index_select(0, index_p);
@@ -79,7 +160,8 @@ impl Trainer {
                 dpo_loss(&chosen_p, &rejected_p, algorithm.dpo_beta, algorithm.dpo_label_smoothing)
             },
             tally,
-        )
+        )?;
+        Ok(Objective { log_prob_r: old_r, ..objective })
     }
 
     /// The loss of the micro-batch's pairs; the denominator is the weight of all pairs of the global batch.
@@ -99,144 +181,6 @@ impl Trainer {
         let parts = loss_p.f_detach()?;
         Ok(Objective { loss, parts, log_prob_r: parts_of_none(coefficient_p)? })
     }
-
-    fn policy_objective(
-        &self,
-        prepared: &Prepared,
-        rows: &Rows,
-        mean_weight: f64,
-        tally: &mut Tally,
-    ) -> Result<Objective> {
-        let algorithm = &self.settings.algorithm;
-        let coefficient_r = &prepared.coefficient_r;
-        let advantage_r = prepared.advantage_r.as_ref().ok_or(Error::Role { role: "advantages" })?;
-        let anchor_r = match algorithm.old_log_probs {
-            OldLogProbs::Recomputed => rows.old_r.shallow_clone(),
-            OldLogProbs::Rollout => prepared.rollout_log_prob_r.shallow_clone(),
-        };
-        let PolicyLoss { loss_r, clipped_r } =
-            policy_loss(algorithm, rows.log_prob_r, &anchor_r, advantage_r, prepared)?;
-        let (weight_r, keep_r) =
-            self.correction(prepared, rows, &anchor_r, advantage_r, mean_weight, tally)?;
-        let pg_r = loss_r.f_mul(&weight_r)?.f_mul(&keep_r)?;
-        let mut loss_r = pg_r.shallow_clone();
-        let moved_r = anchor_r.f_sub(&rows.log_prob_r.f_detach()?)?;
-        for (stat, value_r) in [
-            (Stat::PgLoss, &pg_r),
-            (Stat::Clipped, &clipped_r.f_mul(&keep_r)?),
-            (Stat::PpoKl, &moved_r.f_mul(&keep_r)?),
-            (Stat::Entropy, &rows.entropy_r.f_mul(&keep_r)?),
-            (Stat::Ois, &moved_r.f_neg()?.f_exp()?),
-        ] {
-            tally.add(stat, value_r, coefficient_r)?;
-        }
-        if algorithm.entropy_coef != 0.0 {
-            loss_r = loss_r.f_sub(&rows.entropy_r.f_mul_scalar(algorithm.entropy_coef)?.f_mul(&keep_r)?)?;
-        }
-        if let (Some(coef), Some(ref_r)) = (algorithm.kl_loss_coef, &prepared.ref_log_prob_r) {
-            let estimate_r = self.kl(prepared, rows, &anchor_r, ref_r)?.f_mul(&keep_r)?;
-            tally.add(Stat::KlLoss, &estimate_r, coefficient_r)?;
-            if coef != 0.0 {
-                loss_r = loss_r.f_add(&estimate_r.f_mul_scalar(coef)?)?;
-            }
-        }
-        if let Some(ref_r) = &prepared.ref_log_prob_r {
-            tally.peak(Peak::RefDiff, rows.log_prob_r, ref_r)?;
-        }
-        tally.add(Stat::Loss, &loss_r, coefficient_r)?;
-        whole(&loss_r, prepared)
-    }
-
-    /// The KL term of each row, with gradient.
-    fn kl(&self, prepared: &Prepared, rows: &Rows, anchor_r: &Tensor, ref_r: &Tensor) -> Result<Tensor> {
-        let algorithm = &self.settings.algorithm;
-        if let (KlLossType::Full, Some(reference), Some(ref_hidden_rd)) =
-            (algorithm.kl_loss_type, &self.reference, &prepared.ref_hidden_rd)
-        {
-            let temperature = self.settings.temperature;
-            return Ok(self.policy().head_kl(rows.hidden_rd, reference, ref_hidden_rd, temperature)?);
-        }
-        let ratio_r =
-            if algorithm.unbiased_kl { Some(rows.log_prob_r.f_sub(anchor_r)?.f_exp()?) } else { None };
-        approx_kl(rows.log_prob_r, ref_r, algorithm.kl_loss_type, ratio_r.as_ref())
-    }
-
-    /// Weight and mask of each row for the mismatch between generation and training, and for sequences that went too far.
-    fn correction(
-        &self,
-        prepared: &Prepared,
-        rows: &Rows,
-        anchor_r: &Tensor,
-        advantage_r: &Tensor,
-        mean_weight: f64,
-        tally: &mut Tally,
-    ) -> Result<(Tensor, Tensor)> {
-        let correction = &self.settings.algorithm.correction;
-        let (coefficient_r, rollout_r) = (&prepared.coefficient_r, &prepared.rollout_log_prob_r);
-        let mut weight_r = coefficient_r.f_ones_like()?;
-        let mut keep_r = weight_r.shallow_clone();
-        if correction.reads_rollout() {
-            let corrected = correct(rows.old_r, rollout_r, correction, mean_weight, &prepared.sequences)?;
-            if correction.weight != CorrectionWeight::None {
-                weight_r = corrected.weight_r;
-            }
-            keep_r = corrected.keep_r;
-            // Generation's own divergence from training: k1 and k3 of rollout / training.
-            let d_r = rows.old_r.f_sub(rollout_r)?;
-            for (stat, value_r) in [
-                (Stat::Tis, &corrected.ratio_r),
-                (Stat::TisClipped, &corrected.bounded_r),
-                (Stat::TisAbs, &corrected.ratio_r.f_sub_scalar(1.0)?.f_abs()?),
-                (Stat::Rejected, &keep_r.f_neg()?.f_add_scalar(1.0)?),
-                (Stat::MisKl, &d_r.f_neg()?),
-                (Stat::MisK3Kl, &d_r.f_expm1()?.f_sub(&d_r)?),
-            ] {
-                tally.add(stat, value_r, coefficient_r)?;
-            }
-        }
-        if let Some(delta) = correction.opsm_delta {
-            let near_r = off_policy_keep(rows.log_prob_r, anchor_r, advantage_r, delta, &prepared.sequences)?;
-            tally.add(
-                Stat::OpsmClipped,
-                &near_r.f_neg()?.f_add_scalar(1.0)?,
-                &prepared.mean_coefficient_r,
-            )?;
-            keep_r = keep_r.f_mul(&near_r)?;
-        }
-        Ok((weight_r, keep_r))
-    }
-}
-
-/// A micro-batch's rows under the policy as it is now.
-struct Rows<'a> {
-    hidden_rd: &'a Tensor,
-    log_prob_r: &'a Tensor,
-    entropy_r: &'a Tensor,
-    old_r: &'a Tensor,
-}
-
-fn policy_loss(
-    algorithm: &Algorithm,
-    log_prob_r: &Tensor,
-    anchor_r: &Tensor,
-    advantage_r: &Tensor,
-    prepared: &Prepared,
-) -> Result<PolicyLoss> {
-    let clip = Clip::from(algorithm);
-    match algorithm.policy_loss() {
-        PolicyLossName::PpoClip => ppo_clip(&log_prob_r.f_sub(anchor_r)?, advantage_r, clip),
-        PolicyLossName::Gspo => {
-            ppo_clip(&gspo_log_ratio(log_prob_r, anchor_r, &prepared.sequences)?, advantage_r, clip)
-        }
-        PolicyLossName::Cispo => cispo(log_prob_r, anchor_r, advantage_r, clip),
-    }
-}
-
-/// The sum over rows, with the reducer's denominator.
-fn whole(loss_r: &Tensor, prepared: &Prepared) -> Result<Objective> {
-    let loss = loss_r.f_mul(&prepared.coefficient_r)?.f_sum(loss_r.kind())?;
-    let parts = loss_r.f_detach()?;
-    Ok(Objective { loss, parts, log_prob_r: parts_of_none(loss_r)? })
 }
 
 fn parts_of_none(like: &Tensor) -> Result<Tensor> {
@@ -244,34 +188,29 @@ fn parts_of_none(like: &Tensor) -> Result<Tensor> {
 }
 
 /// What is told of every loss over tokens, before the rollout's first update.
-fn add_sample_means(
-    prepared: &Prepared,
-    old_r: &Tensor,
-    entropy_r: &Tensor,
-    tally: &mut Tally,
-) -> Result<()> {
-    let coefficient_r = &prepared.mean_coefficient_r;
-    let start_entropy_r = prepared.old_entropy_r.as_ref().unwrap_or(entropy_r);
+fn add_sample_means(known: &KnownRows, old_r: &Tensor, entropy_r: &Tensor, tally: &mut Tally) -> Result<()> {
+    let coefficient_r = &known.mean_coefficient_r;
+    let start_entropy_r = known.old_entropy_r.as_ref().unwrap_or(entropy_r);
     tally.add(Stat::LogProbs, old_r, coefficient_r)?;
     tally.add(Stat::StartEntropy, start_entropy_r, coefficient_r)?;
     for (stat, value_r) in [
-        (Stat::Advantages, &prepared.advantage_r),
-        (Stat::Returns, &prepared.return_r),
-        (Stat::Values, &prepared.old_value_r),
-        (Stat::RefLogProbs, &prepared.ref_log_prob_r),
-        (Stat::TeacherLogProbs, &prepared.teacher_log_prob_r),
+        (Stat::Advantages, &known.advantage_r),
+        (Stat::Returns, &known.return_r),
+        (Stat::Values, &known.old_value_r),
+        (Stat::RefLogProbs, &known.ref_log_prob_r),
+        (Stat::TeacherLogProbs, &known.teacher_log_prob_r),
     ] {
         if let Some(value_r) = value_r {
             tally.add(stat, value_r, coefficient_r)?;
         }
     }
-    if let Some(ref_r) = &prepared.ref_log_prob_r {
+    if let Some(ref_r) = &known.ref_log_prob_r {
         tally.add(Stat::Kl, &old_r.f_sub(ref_r)?, coefficient_r)?;
     }
-    if let Some(teacher_r) = &prepared.teacher_log_prob_r {
+    if let Some(teacher_r) = &known.teacher_log_prob_r {
         tally.add(Stat::OpdReverseKl, &old_r.f_sub(teacher_r)?, coefficient_r)?;
     }
-    let rollout_r = &prepared.rollout_log_prob_r;
+    let rollout_r = &known.rollout_log_prob_r;
     let known_r = rollout_r.f_isnan()?.f_logical_not()?;
     let zero = |x: &Tensor| x.f_nan_to_num(0.0, None::<f64>, None::<f64>);
     tally.add(Stat::RolloutLogProbs, &zero(rollout_r)?, coefficient_r)?;

@@ -3,15 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slime_config::{AdvantageEstimator, LossReducer, LossType};
-use slime_record::{Sample, SampleId, Status};
-use tch::{Kind, Tensor};
-
 use crate::advantage;
-use crate::loss::Sequences;
 use crate::loss::reducer::{Weighted, coefficients};
 use crate::packing::{MicroBatch, Packing, Rows, pack};
+use crate::prepared::Prepared;
 use crate::{Error, LoggedSample, Result, Scored, StepMetrics, Trainer};
+use slime_config::{AdvantageEstimator, LossReducer, LossType};
+use slime_record::{Sample, SampleId, Status};
 
 /// One optimizer step of this rank.
 pub(crate) struct Plan {
@@ -35,48 +33,10 @@ pub(crate) struct Relative {
     pub process: Vec<f32>,
 }
 
-/// One micro-batch of this rank with everything about its rows that does not change during the rollout.
-pub(crate) struct Prepared {
-    pub batch: MicroBatch,
-    pub sequences: Sequences,
-    /// Coefficient of each row in the loss.
-    pub coefficient_r: Tensor,
-    /// Coefficient of each row in a sample mean, whatever the loss has.
-    pub mean_coefficient_r: Tensor,
-    /// The pairs, where the loss is one of pairs.
-    pub pairs: Option<Pairs>,
-    /// Set once the advantages are estimated.
-    pub advantage_r: Option<Tensor>,
-    pub return_r: Option<Tensor>,
-    /// The critic's values before its first update.
-    pub old_value_r: Option<Tensor>,
-    /// Log-probs before the first update; `None` where they are the current ones.
-    pub old_log_prob_r: Option<Tensor>,
-    /// The entropy then.
-    pub old_entropy_r: Option<Tensor>,
-    pub ref_log_prob_r: Option<Tensor>,
-    /// The reference's hidden states, where the whole distribution is compared.
-    pub ref_hidden_rd: Option<Tensor>,
-    pub teacher_log_prob_r: Option<Tensor>,
-    /// NaN where the rollout did not record any.
-    pub rollout_log_prob_r: Tensor,
-    /// Whether log-probs of one of its samples are kept.
-    pub is_logged: bool,
-}
-
-/// The pairs of a micro-batch, by number of their sequences.
-#[expect(clippy::struct_field_names, reason = "tensors carry their shape")]
-pub(crate) struct Pairs {
-    pub chosen_p: Tensor,
-    pub rejected_p: Tensor,
-    pub margin_p: Tensor,
-    pub coefficient_p: Tensor,
-}
-
 /// The coefficients of a token of each sample.
-struct Coefficients {
-    loss: Vec<f64>,
-    mean: Vec<f64>,
+pub(crate) struct Coefficients {
+    pub loss: Vec<f64>,
+    pub mean: Vec<f64>,
 }
 
 impl Trainer {
@@ -95,7 +55,7 @@ impl Trainer {
         let mut sorted: Vec<&Scored> = scored.iter().collect();
         sorted.sort_by_key(|scored| scored.id());
         let vocab_size = self.policy().config().vocab_size;
-        sorted.iter().try_for_each(|scored| scored.check(vocab_size))?;
+        sorted.iter().try_for_each(|scored| scored.check(vocab_size, self.settings.truncates))?;
         let relative = self.relative(&sorted)?;
         let size = scored.len() / steps;
         let logged = first_groups(&sorted, self.observation.num_logged_groups);
@@ -243,82 +203,6 @@ impl Trainer {
             .collect::<Result<_>>()?;
         let scored = scored.iter().map(|scored| (*scored).clone()).collect();
         Ok(Plan { batches, scored, relative: relative.to_vec(), counts, logged })
-    }
-
-    fn prepare(
-        &self,
-        batch: MicroBatch,
-        scored: &[&Scored],
-        coefficients: &Coefficients,
-        is_logged: bool,
-    ) -> Result<Prepared> {
-        let params = self.policy().params();
-        let kind = if params.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-        let rows = |value: &dyn Fn(usize, usize) -> f64| {
-            let values: Vec<f64> =
-                batch.places.iter().map(|place| value(place.sample, place.token)).collect();
-            Tensor::f_from_slice(&values)?.f_to_kind(kind)?.f_to_device(params.device())
-        };
-        let coefficient_r = rows(&|sample, _| coefficients.loss[sample])?;
-        let mean_coefficient_r = rows(&|sample, _| coefficients.mean[sample])?;
-        let at = |values: &[f32], token: usize| f64::from(values.get(token).copied().unwrap_or(f32::NAN));
-        let rollout_log_prob_r = rows(&|sample, token| at(&scored[sample].sample.rollout_log_probs, token))?;
-        let teacher_log_prob_r = match &self.teacher {
-            None if self.settings.opd_kl_coef.is_some() => {
-                Some(rows(&|sample, token| at(&scored[sample].teacher_log_probs, token))?)
-            }
-            _ => None,
-        };
-        let sequences = Sequences::new(&batch.places, kind, params.device())?;
-        let pairs = if self.settings.algorithm.has_pairs() {
-            Some(self.pairs(&sequences, scored, kind)?)
-        } else {
-            None
-        };
-        Ok(Prepared {
-            batch,
-            sequences,
-            coefficient_r,
-            mean_coefficient_r,
-            pairs,
-            advantage_r: None,
-            return_r: None,
-            old_value_r: None,
-            old_log_prob_r: None,
-            old_entropy_r: None,
-            ref_log_prob_r: None,
-            ref_hidden_rd: None,
-            teacher_log_prob_r,
-            rollout_log_prob_r,
-            is_logged,
-        })
-    }
-
-    /// The pairs among the sequences of a micro-batch; the denominator of a pair is the weight of all pairs.
-    fn pairs(&self, sequences: &Sequences, scored: &[&Scored], kind: Kind) -> Result<Pairs> {
-        let all: f64 = scored.iter().step_by(2).map(|scored| f64::from(scored.sample.weight)).sum();
-        let (mut chosen, mut rejected, mut margins, mut coefficients) = (vec![], vec![], vec![], vec![]);
-        let place = |sample: usize| sequences.samples().iter().position(|other| *other == sample);
-        // Samples are sorted and their groups whole, so a pair is an even place and the next one.
-        for sample in sequences.samples().iter().copied().filter(|sample| sample.is_multiple_of(2)) {
-            let (Some(first), Some(second)) = (place(sample), place(sample + 1)) else {
-                return Err(scored[sample].wrong("group", "both answers of a pair in a micro-batch", "one"));
-            };
-            let better = scored[sample];
-            chosen.push(first as i64);
-            rejected.push(second as i64);
-            margins.push(f64::from(better.margin.unwrap_or(0.0)));
-            coefficients.push(if all > 0.0 { f64::from(better.sample.weight) / all } else { 0.0 });
-        }
-        let device = self.policy().params().device();
-        let index = |values: &[i64]| Tensor::f_from_slice(values)?.f_to_device(device);
-        let floats = |values: &[f64]| Tensor::f_from_slice(values)?.f_to_kind(kind)?.f_to_device(device);
-        Ok(Pairs {
-            chosen_p: index(&chosen)?,
-            rejected_p: index(&rejected)?,
-            margin_p: floats(&margins)?,
-            coefficient_p: floats(&coefficients)?,
-        })
     }
 }
 

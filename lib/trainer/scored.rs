@@ -47,10 +47,24 @@ impl Scored {
     }
 
     /// Checks lengths, and that every number about a trained token is one.
-    pub(crate) fn check(&self, vocab_size: usize) -> Result<()> {
+    pub(crate) fn check(&self, vocab_size: usize, truncates: bool) -> Result<()> {
         let sample = &self.sample;
-        if let Some(token) = sample.tokens.iter().find(|token| **token as usize >= vocab_size) {
-            return Err(self.wrong("tokens", format!("ids below {vocab_size}"), token));
+        for (field, ids) in [("tokens", &sample.tokens), ("kept_token_ids", &sample.kept_token_ids)] {
+            if let Some(token) = ids.iter().find(|token| **token as usize >= vocab_size) {
+                return Err(self.wrong(field, format!("ids below {vocab_size}"), token));
+            }
+        }
+        let num_kept: usize = sample.kept_lens.iter().map(|len| *len as usize).sum();
+        if num_kept != sample.kept_token_ids.len() {
+            return Err(self.wrong("kept_token_ids", format!("{num_kept} ids"), sample.kept_token_ids.len()));
+        }
+        if truncates && self.num_trained() > 0 && sample.kept_lens.is_empty() {
+            let expected = "how many ids each token was drawn from, as rollout.top_p, top_k or min_p is set";
+            return Err(self.wrong("kept_lens", expected, "none"));
+        }
+        if !sample.kept_lens.is_empty() && sample.kept_lens.len() != sample.response_len() {
+            let expected = format!("{} values or none", sample.response_len());
+            return Err(self.wrong("kept_lens", expected, sample.kept_lens.len()));
         }
         if let Some(reward) = self.reward.filter(|reward| !reward.is_finite()) {
             return Err(self.wrong("reward", "a finite number", reward));

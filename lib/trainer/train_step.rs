@@ -7,7 +7,8 @@ use slime_config::{LossType, OnFailure};
 use slime_record::SampleId;
 use tch::{Device, Tensor};
 
-use crate::plan::{Plan, Prepared};
+use crate::plan::Plan;
+use crate::prepared::Prepared;
 use crate::schedule::learning_rate;
 use crate::tally::{Peak, Stat, Tally};
 use crate::{Error, Result, Scored, StepMetrics, Trainer};

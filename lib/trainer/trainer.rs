@@ -190,7 +190,7 @@ impl Trainer {
     }
 
     /// Every plan's batches.
-    pub(crate) fn batches(plans: &mut [Plan]) -> impl Iterator<Item = &mut crate::plan::Prepared> {
+    pub(crate) fn batches(plans: &mut [Plan]) -> impl Iterator<Item = &mut crate::prepared::Prepared> {
         plans.iter_mut().flat_map(|plan| &mut plan.batches)
     }
 

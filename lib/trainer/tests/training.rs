@@ -115,6 +115,35 @@ fn loss_and_weights_are_the_same_on_one_two_and_three_ranks() {
 }
 
 #[test]
+fn loss_by_rows_has_the_gradients_of_the_loss_of_all_rows() {
+    let mut scored = rollout(4, 4);
+    for scored in &mut scored {
+        let response_len = scored.sample.response_len();
+        scored.sample.rollout_log_probs = (0..response_len).map(|at| -4.0 - at as f32 / 8.0).collect();
+    }
+    for (estimator, entropy_coef) in [("grpo", 0.02), ("cispo", 0.0)] {
+        let mut by_row = settings();
+        by_row.algorithm.advantage_estimator = serde_json::from_value(serde_json::json!(estimator)).unwrap();
+        by_row.algorithm.entropy_coef = entropy_coef;
+        by_row.algorithm.correction.weight = slime_config::CorrectionWeight::Truncate;
+        by_row.algorithm.correction.high = Some(1.5);
+        by_row.num_steps_per_rollout = 2;
+        let mut whole = by_row.clone();
+        // A bound that no ratio falls below keeps every row and has to see all of a sequence.
+        whole.algorithm.correction.veto = Some(1e-30);
+        let (metrics, grads, weights) = run(Arc::new(Single), by_row, &scored);
+        let (expected, expected_grads, expected_weights) = run(Arc::new(Single), whole, &scored);
+        for (got, expected) in metrics.iter().zip(&expected) {
+            assert!((got.loss - expected.loss).abs() < 1e-6, "{} and {}", got.loss, expected.loss);
+            assert!((got.grad_norm - expected.grad_norm).abs() < 1e-5 * expected.grad_norm);
+            assert!((got.entropy - expected.entropy).abs() < 1e-5);
+        }
+        assert!(largest_difference(&grads, &expected_grads) < 1e-6, "{estimator}");
+        assert!(largest_difference(&weights, &expected_weights) < 1e-4, "{estimator}");
+    }
+}
+
+#[test]
 fn budget_and_sample_order_do_not_change_the_loss() {
     let scored = rollout(4, 4);
     let (metrics, grads, _) = run(Arc::new(Single), settings(), &scored);
