@@ -8,6 +8,7 @@ use slime_record::VersionRun;
 
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
+use crate::top_log_probs::top_log_probs;
 use crate::{
     Batch, BlockManager, Decode, Error, FinishReason, ForwardModel, KeptIds, Result, Sampled, SamplingParams,
     Scratch, sample, stop,
@@ -64,6 +65,8 @@ pub struct Completion {
     pub finish_reason: FinishReason,
     /// Which weights sampled which tokens, run-length.
     pub weight_versions: Vec<VersionRun>,
+    /// Prompt tokens that were not computed for this sample, because the cache had them.
+    pub num_cached: usize,
 }
 
 /// What becomes of cached keys and values when the weights change under running sequences.
@@ -130,6 +133,8 @@ pub struct Engine<M> {
     usage: Usage,
     /// Of samples that finished since they were last taken; none unless they are asked for.
     timings: Option<Vec<Timing>>,
+    /// Those sampled since they were last taken; none unless they are asked for.
+    new_tokens: Option<Vec<NewToken>>,
 }
 
 impl<M: ForwardModel> Engine<M> {
@@ -151,6 +156,7 @@ impl<M: ForwardModel> Engine<M> {
             num_requests: 0,
             usage: Usage::default(),
             timings: None,
+            new_tokens: None,
         })
     }
 
@@ -177,6 +183,7 @@ impl<M: ForwardModel> Engine<M> {
         let began = Instant::now();
         let batch = self.scheduler.schedule();
         self.forward(&batch)?;
+        self.constrain();
         let sampled = self.sample()?;
         let finished = self.commit(began, sampled);
         if let Some(timings) = &mut self.timings {
@@ -306,10 +313,10 @@ impl<M: ForwardModel> Engine<M> {
         self.model.forward(batch, &mut self.logits)
     }
 
-    fn sample(&mut self) -> Result<Vec<Sampled>> {
+    fn sample(&mut self) -> Result<Vec<Drawn>> {
         let due: Vec<&Sequence> = self.scheduler.sampled().collect();
         let rows = self.logits.par_chunks_exact_mut(self.model.vocab_size()).zip(&due);
-        let drawn: Vec<Option<Sampled>> = rows
+        let drawn: Vec<Option<Drawn>> = rows
             .map_init(Scratch::default, |scratch, (row, sequence)| {
                 let params = &sequence.request.params;
                 if let Some(seen) = &sequence.seen {
@@ -318,7 +325,8 @@ impl<M: ForwardModel> Engine<M> {
                 for &(token, bias) in &params.logit_bias {
                     row[token as usize] += bias;
                 }
-                sample(row, params, sequence.uniform(), scratch)
+                let sampled = sample(row, params, sequence.uniform(), scratch)?;
+                Some((sampled, top_log_probs(row, params.temperature, params.top_log_probs, scratch)))
             })
             .collect();
         let sampled = drawn.into_iter().zip(due).map(|(drawn, sequence)| {
@@ -331,17 +339,32 @@ impl<M: ForwardModel> Engine<M> {
         sampled.collect()
     }
 
-    fn commit(&mut self, began: Instant, sampled: Vec<Sampled>) -> Vec<Sequence> {
-        let Self { scheduler, decode, context_len, version, usage, .. } = self;
+    fn commit(&mut self, began: Instant, sampled: Vec<Drawn>) -> Vec<Sequence> {
+        let Self { scheduler, decode, context_len, version, usage, new_tokens, .. } = self;
         usage.num_sampled_tokens += sampled.len() as u64;
         let (mut sampled, now) = (sampled.into_iter(), Instant::now());
         scheduler.commit(began, |sequence| {
-            if let Some(sampled) = sampled.next() {
+            let next = sampled.next();
+            if sequence.finish.is_some() {
+                return;
+            }
+            if let Some((sampled, top)) = next {
+                let Sampled { token, log_prob, .. } = sampled;
                 sequence.first_token.get_or_insert(now);
                 sequence.append(sampled, *version);
+                if let Some(new_tokens) = new_tokens {
+                    let (id, index) = (sequence.request.id, sequence.index);
+                    new_tokens.push(NewToken { id, index, token, log_prob, top });
+                }
                 let is_full = sequence.tokens.len() >= *context_len;
                 sequence.finish =
                     stop::finish(&sequence.request.params, sequence.response(), is_full, &**decode);
+                if let Some(grammar) = &mut sequence.grammar {
+                    grammar.accept(token);
+                    if grammar.is_complete() {
+                        sequence.finish = Some(FinishReason::Stop);
+                    }
+                }
             }
         })
     }
@@ -357,9 +380,13 @@ impl<M: ForwardModel> Engine<M> {
             kept: sequence.kept,
             finish_reason: sequence.finish.unwrap_or(FinishReason::Abort),
             weight_versions: sequence.weight_versions,
+            num_cached: sequence.num_cached,
         }
     }
 }
+
+/// What was sampled for one sequence, and the most likely tokens where they are asked for.
+type Drawn = (Sampled, Vec<(u32, f32)>);
 
 fn timing(sequence: &Sequence, finished: Instant) -> Timing {
     let started = sequence.started.unwrap_or(finished);
@@ -374,5 +401,8 @@ fn timing(sequence: &Sequence, finished: Instant) -> Timing {
     }
 }
 
+mod live;
 #[cfg(test)]
 mod tests;
+
+pub use live::NewToken;

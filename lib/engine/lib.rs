@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod block_manager;
+mod constraint;
 mod engine;
 mod error;
 mod forward;
@@ -15,16 +16,19 @@ mod score;
 mod sequence;
 mod softmax;
 mod stop;
+mod top_log_probs;
 
-#[cfg(test)]
-mod naive_model;
+#[cfg(any(test, feature = "naive-model"))]
+pub mod naive_model;
 
 pub use block_manager::{BlockCopy, BlockManager};
-pub use engine::{Completion, Engine, EngineConfig, KvOnSwap, Load, Request, Timing, Usage};
+pub use constraint::{Constraint, Grammar, GrammarState};
+pub use engine::{Completion, Engine, EngineConfig, KvOnSwap, Load, NewToken, Request, Timing, Usage};
 pub use error::{Error, Result};
 pub use forward::{Batch, ForwardModel};
 pub use model_runner::ModelRunner;
 pub use penalties::Penalties;
 pub use sampler::{KeptIds, Sampled, Scratch, sample};
 pub use sampling::{SampleSeed, SamplingParams};
+pub use score::Scoring;
 pub use stop::{Decode, FinishReason};

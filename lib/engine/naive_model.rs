@@ -3,6 +3,7 @@
 
 use crate::{Batch, ForwardModel, Result};
 
+/// Size of the vocabulary.
 pub const VOCAB: usize = 29;
 
 /// Remembers the token and position of every slot; its "attention" hashes what the block table shows.
@@ -10,8 +11,11 @@ pub const VOCAB: usize = 29;
 pub struct NaiveModel {
     cache: Vec<Option<(u32, u32)>>,
     block_size: usize,
+    /// Stands for the weights: another one, other logits.
     pub salt: u64,
+    /// Tokens that went through the model.
     pub num_tokens: usize,
+    /// Tokens of the largest batch.
     pub max_batch: usize,
 }
 

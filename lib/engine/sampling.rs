@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use crate::{Error, Penalties, Result};
+use crate::{Constraint, Error, Penalties, Result};
 
 /// What the random numbers of one sample derive from: never from rank, time, thread or the rest of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,6 +61,10 @@ pub struct SamplingParams {
     pub first_token: u64,
     /// Samples drawn from the prompt, which is computed once for all of them.
     pub n: u32,
+    /// How many of the most likely tokens [`crate::NewToken`] tells at each position.
+    pub top_log_probs: usize,
+    /// The language responses are kept to; log-probs are those under it.
+    pub constraint: Option<Constraint>,
 }
 
 impl Default for SamplingParams {
@@ -79,6 +83,8 @@ impl Default for SamplingParams {
             seed: SampleSeed::default(),
             first_token: 0,
             n: 1,
+            top_log_probs: 0,
+            constraint: None,
         }
     }
 }

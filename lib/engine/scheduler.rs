@@ -164,6 +164,9 @@ impl Scheduler {
             let shared_len = sequence.prompt_len().min(sequence.tokens.len() - 1);
             sequence.block_table = self.blocks.share(&self.running[donor].block_table, shared_len);
             sequence.num_computed = shared_len;
+            if sequence.response().is_empty() {
+                sequence.num_cached = shared_len;
+            }
         }
         let start = sequence.num_computed;
         let end = start + sequence.num_pending().min(budget);
@@ -214,6 +217,11 @@ impl Scheduler {
     /// The sequences that get a token from the scheduled step, in the order of its logit rows.
     pub fn sampled(&self) -> impl Iterator<Item = &Sequence> {
         self.running.iter().filter(|s| s.is_sampled())
+    }
+
+    /// The same, to change them.
+    pub fn sampled_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.running.iter_mut().filter(|s| s.is_sampled())
     }
 
     /// Books the step that began at `began`: chunks count as computed and `update` sees each sequence that was sampled, in order.

@@ -1,15 +1,15 @@
 //! One sample being generated: its tokens, what of them is in the KV cache, and what was recorded on the way.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
 use slime_record::VersionRun;
 
 use crate::penalties::SeenTokens;
-use crate::{FinishReason, KeptIds, Request, Sampled};
+use crate::{FinishReason, GrammarState, KeptIds, Request, Sampled};
 
 /// A sample in the making. Preemption empties `block_table` and `num_computed` and nothing else.
-#[derive(Debug)]
 pub(crate) struct Sequence {
     pub request: Arc<Request>,
     /// Counts requests in the order they came; equal for all samples of one.
@@ -34,6 +34,24 @@ pub(crate) struct Sequence {
     /// When its first step began.
     pub started: Option<Instant>,
     pub first_token: Option<Instant>,
+    /// Prompt tokens that were in the cache when it was let in first.
+    pub num_cached: usize,
+    /// Where it stands in its grammar.
+    pub grammar: Option<Box<dyn GrammarState>>,
+}
+
+impl fmt::Debug for Sequence {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { request, index, num_computed, chunk_len, block_table, .. } = self;
+        formatter
+            .debug_struct("Sequence")
+            .field("id", &request.id)
+            .field("index", index)
+            .field("num_computed", num_computed)
+            .field("chunk_len", chunk_len)
+            .field("block_table", block_table)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Sequence {
@@ -43,6 +61,7 @@ impl Sequence {
             let num_continued = params.first_token as usize;
             SeenTokens::new(&request.tokens, request.tokens.len().saturating_sub(num_continued))
         });
+        let grammar = request.params.constraint.as_ref().map(|constraint| constraint.0.begin());
         Self {
             seen,
             kept: KeptIds::default(),
@@ -59,6 +78,8 @@ impl Sequence {
             submitted: Instant::now(),
             started: None,
             first_token: None,
+            num_cached: 0,
+            grammar,
         }
     }
 

@@ -242,3 +242,104 @@ fn times_of_finished_samples_are_in_order_and_taken_once() {
     }
     assert!(engine.take_timings().is_empty());
 }
+
+#[test]
+fn tokens_are_told_as_they_are_sampled_and_taken_once() {
+    let mut engine = engine(&config(64, 4, 64));
+    engine.step().unwrap();
+    assert!(engine.take_tokens().is_empty(), "nobody asked for them");
+    engine.keep_tokens();
+    let mut group = request(3, 5, 3, 6);
+    group.params.top_log_probs = 2;
+    engine.submit(group).unwrap();
+    let mut told = vec![Vec::new(); 3];
+    let mut done = Vec::new();
+    while !engine.is_idle() {
+        done.extend(engine.step().unwrap());
+        for NewToken { id, index, token, log_prob, top } in engine.take_tokens() {
+            assert_eq!((id, top.len()), (3, 2));
+            told[index as usize].push((token, log_prob));
+        }
+    }
+    for completion in done {
+        let tokens = completion.tokens.iter().copied().zip(completion.log_probs).collect::<Vec<_>>();
+        assert_eq!(told[completion.index as usize], tokens);
+        // Siblings find all of the prompt but its last token.
+        assert_eq!(completion.num_cached, if completion.index == 0 { 0 } else { 4 });
+    }
+}
+
+#[test]
+fn one_sample_is_aborted_and_its_siblings_go_on() {
+    let mut engine = engine(&config(64, 8, 32));
+    let mut group = request(0, 9, 3, 12);
+    group.params.stop_token_ids.clear();
+    engine.submit(group.clone()).unwrap();
+    for _ in 0..4 {
+        engine.step().unwrap();
+    }
+    let aborted = engine.abort_sample(0, 1).unwrap();
+    assert_eq!((aborted.index, aborted.finish_reason), (1, FinishReason::Abort));
+    assert_eq!(engine.abort_sample(0, 1), None);
+    engine.retract();
+    assert_eq!(engine.load().num_running, 0);
+    assert_eq!(engine.blocks().num_free(), 64);
+    let expected = reference(&group);
+    let done = run(&mut engine);
+    assert_eq!(done.iter().map(|c| c.index).collect::<Vec<_>>(), [0, 2]);
+    for completion in done {
+        assert_eq!(completion.tokens, expected[completion.index as usize].0);
+    }
+}
+
+/// Allows even tokens alone, and `left` of them.
+struct Even {
+    left: usize,
+    words: [u32; 1],
+}
+
+impl crate::Grammar for Even {
+    fn begin(&self) -> Box<dyn crate::GrammarState> {
+        Box::new(Even { left: self.left, words: self.words })
+    }
+}
+
+impl crate::GrammarState for Even {
+    fn allowed(&mut self) -> Option<&[u32]> {
+        (self.left != 3).then_some(&self.words[..])
+    }
+
+    fn accept(&mut self, _: u32) {
+        self.left -= 1;
+    }
+
+    fn is_complete(&self) -> bool {
+        self.left == 0
+    }
+}
+
+fn constrained(id: u64, left: usize) -> Request {
+    let mut request = request(id, 6, 1, 9);
+    request.params.stop_token_ids.clear();
+    let grammar = Even { left, words: [0x5555_5555] };
+    request.params.constraint = Some(crate::Constraint(Arc::new(grammar)));
+    request
+}
+
+#[test]
+fn constrained_samples_stay_in_their_grammar_and_others_are_as_without() {
+    let mut engine = engine(&config(64, 8, 32));
+    let free = request(0, 6, 2, 9);
+    engine.submit(free.clone()).unwrap();
+    engine.submit(constrained(1, 2)).unwrap();
+    engine.submit(constrained(2, 5)).unwrap();
+    let mut done = run(&mut engine);
+    let stuck = done.pop().unwrap();
+    // The grammar of the last one has no way on after two tokens.
+    assert_eq!((stuck.tokens.len(), stuck.finish_reason), (2, FinishReason::Abort));
+    let complete = done.pop().unwrap();
+    assert_eq!((complete.tokens.len(), complete.finish_reason), (2, FinishReason::Stop));
+    assert!(complete.tokens.iter().chain(&stuck.tokens).all(|token| token % 2 == 0));
+    assert!(complete.log_probs.iter().all(|log_prob| log_prob.is_finite()));
+    assert_matches_reference(&[free], &done);
+}
