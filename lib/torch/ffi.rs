@@ -67,6 +67,30 @@ unsafe extern "C" {
         retain_graph: c_int,
         error: *mut c_char,
     ) -> c_int;
+    pub(crate) fn slime_pool_stream(
+        device: i64,
+        id: *mut i64,
+        handle: *mut usize,
+        error: *mut c_char,
+    ) -> c_int;
+    pub(crate) fn slime_exchange_stream(
+        device: i64,
+        id: i64,
+        previous: *mut i64,
+        error: *mut c_char,
+    ) -> c_int;
+    #[expect(clippy::too_many_arguments, reason = "the interface of libtorch's function")]
+    pub(crate) fn slime_varlen_attention(
+        q: *const RawTensor,
+        k: *const RawTensor,
+        v: *const RawTensor,
+        cu_q: *const RawTensor,
+        cu_k: *const RawTensor,
+        max_q: i64,
+        max_k: i64,
+        outputs: *mut RawSink,
+        error: *mut c_char,
+    ) -> c_int;
     pub(crate) fn slime_current_stream(device: i64, stream: *mut usize, error: *mut c_char) -> c_int;
     pub(crate) fn slime_has_packed_linear() -> c_int;
     pub(crate) fn slime_pack_linear(

@@ -1,5 +1,5 @@
 //! What tch lacks: custom autograd functions, backward with given gradients, multi-tensor `AdamW` and norms, products
-//! with packed weights, vector code for loops over plain memory, opening CUDA.
+//! with packed weights, streams, attention of chunks, vector code for loops over plain memory, opening CUDA.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -13,6 +13,8 @@ mod floats;
 mod multi_tensor;
 mod packed_linear;
 pub mod simd;
+mod stream;
+mod varlen_attention;
 #[cfg(target_os = "linux")]
 mod wait_policy;
 
@@ -22,3 +24,5 @@ pub use error::{Error, Result};
 pub use floats::{Rows, bytes_of, floats, floats_mut, rows_of};
 pub use multi_tensor::{AdamW, ParamState, adamw_step, clip_coefficient, global_norm};
 pub use packed_linear::PackedLinear;
+pub use stream::{EnteredStream, Stream};
+pub use varlen_attention::{Chunks, varlen_attention};

@@ -341,6 +341,39 @@ int slime_current_stream(int64_t device, size_t* stream, char* error) {
   });
 }
 
+// A stream of libtorch's pool, by its number there and as a `cudaStream_t`.
+int slime_pool_stream(int64_t device, int64_t* id, size_t* handle, char* error) {
+  return guarded(error, [&] {
+    c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+    const c10::Device at(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
+    const c10::Stream stream = guard.getStreamFromGlobalPool(at, /*isHighPriority=*/false);
+    *id = stream.id();
+    *handle = reinterpret_cast<size_t>(stream.native_handle());
+  });
+}
+
+// Makes a stream the current one of this thread; `previous` gets the number of the one before.
+int slime_exchange_stream(int64_t device, int64_t id, int64_t* previous, char* error) {
+  return guarded(error, [&] {
+    c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+    const c10::Device at(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
+    guard.exchangeDevice(at);
+    *previous = guard.exchangeStream(c10::Stream(c10::Stream::UNSAFE, at, id)).id();
+  });
+}
+
+// Causal attention of whole chunks, all of them in one call: q [t, heads, k], k and v [s, kv_heads, k]; chunk i has the rows
+// cu_q[i]..cu_q[i + 1] of q, the last of the positions cu_k[i]..cu_k[i + 1].
+int slime_varlen_attention(const at::Tensor* q, const at::Tensor* k, const at::Tensor* v, const at::Tensor* cu_q,
+                           const at::Tensor* cu_k, int64_t max_q, int64_t max_k, SlimeSink* outputs, char* error) {
+  return guarded(error, [&] {
+    at::NoGradGuard no_grad;
+    auto result = at::_flash_attention_forward(*q, *k, *v, *cu_q, *cu_k, max_q, max_k, 0.0, /*is_causal=*/true,
+                                               /*return_debug_mask=*/false);
+    outputs->tensors.push_back(std::get<0>(result));
+  });
+}
+
 int slime_has_packed_linear() { return at::hasMKLDNN() && at::globalContext().userEnabledMkldnn() ? 1 : 0; }
 
 int slime_global_norm(at::Tensor* const* tensors, size_t count, double* norm, char* error) {
