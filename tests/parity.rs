@@ -270,7 +270,7 @@ fn copied_block_continues_like_the_original() {
     let prompt = ids(5, 1);
     let table = [vec![0]];
     let _ = model.forward(&mut Context::paged(&mut kv, &table, &[5], &[5]).unwrap(), &prompt).unwrap();
-    kv.copy_block(0, 2).unwrap();
+    kv.copy_blocks(&[(0, 2)]).unwrap();
     let tables = [vec![0], vec![2]];
     let mut context = Context::paged(&mut kv, &tables, &[1, 1], &[6, 6]).unwrap();
     let hidden = model.forward(&mut context, &Tensor::from_slice(&[9i64, 9])).unwrap();

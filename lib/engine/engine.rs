@@ -1,5 +1,6 @@
 //! The engine: requests in, completions out, one forward pass per step.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,8 +11,8 @@ use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 use crate::top_log_probs::top_log_probs;
 use crate::{
-    Batch, BlockManager, Decode, Error, FinishReason, ForwardModel, KeptIds, Result, Sampled, SamplingParams,
-    Scratch, sample, stop,
+    Batch, BlockManager, Decode, Error, FinishReason, ForwardModel, KeptIds, Result, RowDraw, Sampled,
+    SamplingParams, Scratch, sample, stop,
 };
 
 /// Sizes of the cache and of a step.
@@ -131,6 +132,9 @@ pub struct Engine<M> {
     version: u64,
     num_requests: u64,
     usage: Usage,
+    num_steps: u64,
+    /// Steps whose tokens were not taken yet, by number, oldest first.
+    on_the_way: VecDeque<(u64, Arriving)>,
     /// Of samples that finished since they were last taken; none unless they are asked for.
     timings: Option<Vec<Timing>>,
     /// Those sampled since they were last taken; none unless they are asked for.
@@ -143,7 +147,7 @@ impl<M: ForwardModel> Engine<M> {
     /// # Errors
     /// What the model says when the cache does not fit.
     pub fn new(mut model: M, decode: Arc<Decode>, config: &EngineConfig, version: u64) -> Result<Self> {
-        model.allocate(config.num_blocks, config.block_size)?;
+        model.allocate(config.num_blocks, config.block_size, config.max_num_seqs.max(1))?;
         let blocks = BlockManager::new(config.num_blocks, config.block_size);
         let longest = model.context_len();
         Ok(Self {
@@ -155,6 +159,8 @@ impl<M: ForwardModel> Engine<M> {
             version,
             num_requests: 0,
             usage: Usage::default(),
+            num_steps: 0,
+            on_the_way: VecDeque::new(),
             timings: None,
             new_tokens: None,
         })
@@ -169,7 +175,7 @@ impl<M: ForwardModel> Engine<M> {
         self.check(&request)?;
         let request = Arc::new(request);
         for index in 0..request.params.n {
-            self.scheduler.add(Sequence::new(request.clone(), self.num_requests, index));
+            self.scheduler.add(Sequence::new(request.clone(), self.num_requests, index, self.context_len));
         }
         self.num_requests += 1;
         Ok(())
@@ -181,11 +187,29 @@ impl<M: ForwardModel> Engine<M> {
     /// What the model says, and logits that are not finite.
     pub fn step(&mut self) -> Result<Vec<Completion>> {
         let began = Instant::now();
+        let runs_ahead = self.model.ahead().is_some() && !self.scheduler.needs_logits();
+        let mut finished = Vec::new();
+        if !runs_ahead {
+            // What is on its way is needed now.
+            while !self.on_the_way.is_empty() {
+                finished.extend(self.settle()?);
+            }
+        }
         let batch = self.scheduler.schedule();
-        self.forward(&batch)?;
-        self.constrain();
-        let sampled = self.sample()?;
-        let finished = self.commit(began, sampled);
+        let is_launched = !batch.tokens.is_empty();
+        if is_launched {
+            self.usage.num_steps += 1;
+            self.usage.num_computed_tokens += batch.tokens.len() as u64;
+            let arriving =
+                if runs_ahead { self.launch(&batch)? } else { Arriving::Here(self.compute(&batch)?) };
+            self.scheduler.book(self.num_steps, began, self.version);
+            self.on_the_way.push_back((self.num_steps, arriving));
+            self.num_steps += 1;
+        }
+        // One step stays on its way where the model runs ahead and there is another one behind it.
+        if self.on_the_way.len() > usize::from(runs_ahead && is_launched) {
+            finished.extend(self.settle()?);
+        }
         if let Some(timings) = &mut self.timings {
             let now = Instant::now();
             timings.extend(finished.iter().map(|sequence| timing(sequence, now)));
@@ -303,69 +327,70 @@ impl<M: ForwardModel> Engine<M> {
         }
     }
 
-    fn forward(&mut self, batch: &Batch) -> Result<()> {
-        self.logits.clear();
-        if batch.tokens.is_empty() {
-            return Ok(());
+    /// Queues a step of a model that runs ahead.
+    fn launch(&mut self, batch: &Batch) -> Result<Arriving> {
+        let draws: Vec<RowDraw> = self.scheduler.sampled().map(Sequence::draw).collect();
+        match self.model.ahead() {
+            Some(model) => model.launch(batch, &draws).map(|()| Arriving::FromModel),
+            None => Ok(Arriving::Here(Vec::new())),
         }
-        self.usage.num_steps += 1;
-        self.usage.num_computed_tokens += batch.tokens.len() as u64;
-        self.model.forward(batch, &mut self.logits)
     }
 
-    fn sample(&mut self) -> Result<Vec<Drawn>> {
+    /// Computes a step and draws its tokens on the host.
+    fn compute(&mut self, batch: &Batch) -> Result<Vec<Option<Drawn>>> {
+        self.logits.clear();
+        self.model.forward(batch, &mut self.logits)?;
+        self.constrain();
         let due: Vec<&Sequence> = self.scheduler.sampled().collect();
         let rows = self.logits.par_chunks_exact_mut(self.model.vocab_size()).zip(&due);
-        let drawn: Vec<Option<Drawn>> = rows
-            .map_init(Scratch::default, |scratch, (row, sequence)| {
-                let params = &sequence.request.params;
-                if let Some(seen) = &sequence.seen {
-                    params.penalties.apply(seen, row);
-                }
-                for &(token, bias) in &params.logit_bias {
-                    row[token as usize] += bias;
-                }
-                let sampled = sample(row, params, sequence.uniform(), scratch)?;
-                Some((sampled, top_log_probs(row, params.temperature, params.top_log_probs, scratch)))
-            })
-            .collect();
-        let sampled = drawn.into_iter().zip(due).map(|(drawn, sequence)| {
-            drawn.ok_or_else(|| Error::NonFiniteLogits {
-                id: sequence.request.id,
-                index: sequence.index,
-                position: sequence.tokens.len(),
-            })
+        let drawn = rows.map_init(Scratch::default, |scratch, (row, sequence)| {
+            let params = &sequence.request.params;
+            if let Some(seen) = &sequence.seen {
+                params.penalties.apply(seen, row);
+            }
+            for &(token, bias) in &params.logit_bias {
+                row[token as usize] += bias;
+            }
+            let sampled = sample(row, params, sequence.uniform(), scratch)?;
+            Some((sampled, top_log_probs(row, params.temperature, params.top_log_probs, scratch)))
         });
-        sampled.collect()
+        Ok(drawn.collect())
     }
 
-    fn commit(&mut self, began: Instant, sampled: Vec<Drawn>) -> Vec<Sequence> {
-        let Self { scheduler, decode, context_len, version, usage, new_tokens, .. } = self;
-        usage.num_sampled_tokens += sampled.len() as u64;
-        let (mut sampled, now) = (sampled.into_iter(), Instant::now());
-        scheduler.commit(began, |sequence| {
-            let next = sampled.next();
+    /// Takes the tokens of the oldest step on its way; returns the sequences that ended with it.
+    fn settle(&mut self) -> Result<Vec<Sequence>> {
+        let Some((step, arriving)) = self.on_the_way.pop_front() else { return Ok(Vec::new()) };
+        let drawn: Vec<Option<Drawn>> = match (arriving, self.model.ahead()) {
+            (Arriving::Here(drawn), _) => drawn,
+            (Arriving::FromModel, Some(model)) => model.collect()?.into_iter().map(from_model).collect(),
+            (Arriving::FromModel, None) => Vec::new(),
+        };
+        let Self { scheduler, decode, usage, new_tokens, .. } = self;
+        let (mut drawn, now) = (drawn, Instant::now());
+        scheduler.settle(step, |sequence, flight| {
             if sequence.finish.is_some() {
-                return;
+                return Ok(());
             }
-            if let Some((sampled, top)) = next {
-                let Sampled { token, log_prob, .. } = sampled;
-                sequence.first_token.get_or_insert(now);
-                sequence.append(sampled, *version);
-                if let Some(new_tokens) = new_tokens {
-                    let (id, index) = (sequence.request.id, sequence.index);
-                    new_tokens.push(NewToken { id, index, token, log_prob, top });
-                }
-                let is_full = sequence.tokens.len() >= *context_len;
-                sequence.finish =
-                    stop::finish(&sequence.request.params, sequence.response(), is_full, &**decode);
-                if let Some(grammar) = &mut sequence.grammar {
-                    grammar.accept(token);
-                    if grammar.is_complete() {
-                        sequence.finish = Some(FinishReason::Stop);
-                    }
+            let (id, index) = (sequence.request.id, sequence.index);
+            let row = drawn.get_mut(flight.row as usize).and_then(Option::take);
+            let position = sequence.tokens.len();
+            let (sampled, top) = row.ok_or(Error::NonFiniteLogits { id, index, position })?;
+            let Sampled { token, log_prob, .. } = sampled;
+            usage.num_sampled_tokens += 1;
+            sequence.first_token.get_or_insert(now);
+            sequence.append(sampled, flight.version);
+            if let Some(new_tokens) = new_tokens {
+                new_tokens.push(NewToken { id, index, token, log_prob, top });
+            }
+            let is_full = sequence.tokens.len() >= sequence.max_len;
+            sequence.finish = stop::finish(&sequence.request.params, sequence.response(), is_full, &**decode);
+            if let Some(grammar) = &mut sequence.grammar {
+                grammar.accept(token);
+                if grammar.is_complete() {
+                    sequence.finish = Some(FinishReason::Stop);
                 }
             }
+            Ok(())
         })
     }
 
@@ -388,6 +413,18 @@ impl<M: ForwardModel> Engine<M> {
 /// What was sampled for one sequence, and the most likely tokens where they are asked for.
 type Drawn = (Sampled, Vec<(u32, f32)>);
 
+/// Where the tokens of a step come from; `None` is a row of logits that are no numbers.
+enum Arriving {
+    /// They are here.
+    Here(Vec<Option<Drawn>>),
+    /// The model has them.
+    FromModel,
+}
+
+fn from_model(drawn: Option<(u32, f32)>) -> Option<Drawn> {
+    drawn.map(|(token, log_prob)| (Sampled { token, log_prob, kept: Vec::new() }, Vec::new()))
+}
+
 fn timing(sequence: &Sequence, finished: Instant) -> Timing {
     let started = sequence.started.unwrap_or(finished);
     Timing {
@@ -401,6 +438,8 @@ fn timing(sequence: &Sequence, finished: Instant) -> Timing {
     }
 }
 
+#[cfg(test)]
+mod ahead_tests;
 mod live;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! What the engine asks of a model: one forward pass over a batch of chunks against the paged KV cache.
 
+pub use slime_model::RowDraw;
+
 use crate::{BlockCopy, Result};
 
 /// Chunks of several sequences, packed: chunk i has `q_lens[i]` tokens, which end position `context_lens[i]`.
@@ -21,13 +23,17 @@ pub struct Batch {
     pub logit_rows: Vec<u32>,
     /// Copies to make, in order, before anything is written.
     pub copies: Vec<BlockCopy>,
+    /// Rows of `tokens` whose token is the one that a row of the step before draws: `(row, row of its draws)`. What stands in
+    /// `tokens` is of no account.
+    pub late: Vec<(u32, u32)>,
 }
 
 impl Batch {
-    /// Adds a chunk: `tokens[start..start + q_len]` of a sequence, whose slots follow from its blocks.
+    /// Adds a chunk: `tokens[start..start + q_len]` of a sequence, whose slots follow from its blocks; a token beyond the last
+    /// one is to be made late.
     pub fn push(&mut self, tokens: &[u32], start: usize, q_len: usize, table: &[u32], block_size: usize) {
-        for (position, &token) in tokens.iter().enumerate().skip(start).take(q_len) {
-            self.tokens.push(token);
+        for position in start..start + q_len {
+            self.tokens.push(tokens.get(position).copied().unwrap_or(0));
             self.positions.push(position as u32);
             self.slots
                 .push(table[position / block_size] * block_size as u32 + (position % block_size) as u32);
@@ -35,6 +41,11 @@ impl Batch {
         self.q_lens.push(q_len as u32);
         self.context_lens.push((start + q_len) as u32);
         self.block_tables.push(table.to_vec());
+    }
+
+    /// Makes the last token pushed the one that row `row` of the step before draws.
+    pub fn make_last_late(&mut self, row: u32) {
+        self.late.push((self.tokens.len() as u32 - 1, row));
     }
 
     /// Asks for the logits of the last token pushed.
@@ -51,9 +62,26 @@ pub trait ForwardModel {
     /// Tokens of the longest sequence the model was made for.
     fn context_len(&self) -> usize;
 
-    /// Makes room for `num_blocks` blocks of `block_size` tokens; the old contents are gone.
-    fn allocate(&mut self, num_blocks: usize, block_size: usize) -> Result<()>;
+    /// Makes room for `num_blocks` blocks of `block_size` tokens, of up to `max_num_seqs` sequences in a batch; the old contents
+    /// are gone.
+    fn allocate(&mut self, num_blocks: usize, block_size: usize, max_num_seqs: usize) -> Result<()>;
 
-    /// Runs `batch` and leaves the wanted logits in `logits`, f32, `[logit_rows, vocab_size]`.
+    /// Runs `batch`, which has no late tokens, and leaves the wanted logits in `logits`, f32, `[logit_rows, vocab_size]`.
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<()>;
+
+    /// The model as one that draws tokens itself while the host goes on; `None` where it cannot.
+    fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {
+        None
+    }
+}
+
+/// A model whose steps run while the host prepares the next one.
+pub trait RunsAhead {
+    /// Queues a step that draws a token from the logits of each of `batch.logit_rows` as `draws` says. At most two steps may be
+    /// on their way.
+    fn launch(&mut self, batch: &Batch, draws: &[RowDraw]) -> Result<()>;
+
+    /// What the oldest step on its way drew, once it has ended: tokens with their log-probs, `None` where the logits were no
+    /// numbers.
+    fn collect(&mut self) -> Result<Vec<Option<(u32, f32)>>>;
 }

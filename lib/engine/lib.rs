@@ -25,7 +25,7 @@ pub use block_manager::{BlockCopy, BlockManager};
 pub use constraint::{Constraint, Grammar, GrammarState};
 pub use engine::{Completion, Engine, EngineConfig, KvOnSwap, Load, NewToken, Request, Timing, Usage};
 pub use error::{Error, Result};
-pub use forward::{Batch, ForwardModel};
+pub use forward::{Batch, ForwardModel, RowDraw, RunsAhead};
 pub use model_runner::ModelRunner;
 pub use penalties::Penalties;
 pub use sampler::{KeptIds, Sampled, Scratch, sample};

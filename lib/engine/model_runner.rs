@@ -2,16 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use slime_model::{Context, KvCache, Model};
+use slime_model::{Context, DecodeRow, DecodeSteps, KvCache, Model, RowDraw};
+use slime_torch::Stream;
 use tch::{Device, Kind, Tensor, no_grad};
 
-use crate::{Batch, Error, ForwardModel, Result};
+use crate::{Batch, Error, ForwardModel, Result, RunsAhead};
 
 /// A model with its KV cache on one device.
 #[derive(Debug)]
 pub struct ModelRunner {
     model: Model,
     kv: Option<KvCache>,
+    /// Where a GPU's work goes, and its steps.
+    stream: Option<Stream>,
+    steps: Option<DecodeSteps>,
     dir: PathBuf,
     kind: Kind,
     device: Device,
@@ -25,7 +29,14 @@ impl ModelRunner {
     pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Self> {
         let mut model = Model::load(dir, kind, device).map_err(|error| failed(dir, &error))?;
         model.pack().map_err(|error| failed(dir, &error))?;
-        Ok(Self { model, kv: None, dir: dir.to_owned(), kind, device })
+        let stream = match device {
+            Device::Cuda(number) => {
+                let stream = Stream::new(number).map_err(slime_model::Error::from);
+                Some(stream.map_err(|error| failed(dir, &error))?)
+            }
+            _ => None,
+        };
+        Ok(Self { model, kv: None, stream, steps: None, dir: dir.to_owned(), kind, device })
     }
 
     /// Overwrites the parameters in place with those of `dir`, which must have the same shapes.
@@ -38,6 +49,9 @@ impl ModelRunner {
             exit_code: error.exit_code(),
             message: error.to_string(),
         })?;
+        // Behind the steps that read the old ones.
+        let entered = self.stream.map(|stream| stream.enter()).transpose();
+        let _entered = entered.map_err(|error| failed(dir, &error.into()))?;
         self.model.params_mut().update_from(&weights).map_err(|error| failed(dir, &error))?;
         self.model.pack().map_err(|error| failed(dir, &error))?;
         dir.clone_into(&mut self.dir);
@@ -54,32 +68,86 @@ impl ModelRunner {
         KvCache::block_bytes(self.model.config(), block_size, self.kind, self.device)
     }
 
-    fn run(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> slime_model::Result<()> {
-        let Some(kv) = &mut self.kv else {
-            return Err(slime_model::Error::Context { what: "KV caches", expected: 1, got: 0 });
-        };
-        for copy in &batch.copies {
-            kv.copy_block(copy.from, copy.to)?;
-        }
-        let index = |values: &[u32]| -> slime_model::Result<Tensor> {
-            let values: Vec<i64> = values.iter().map(|&value| i64::from(value)).collect();
+    /// The hidden states `[rows, d]` whose logits are wanted; `late_t` are the tokens that the rows of `batch.late` have.
+    fn hidden_states(&mut self, batch: &Batch, late_t: Option<&Tensor>) -> slime_model::Result<Tensor> {
+        let index = |values: Vec<i64>| -> slime_model::Result<Tensor> {
             Ok(Tensor::f_from_slice(&values)?.f_to_device(self.device)?)
         };
-        let tokens_t = index(&batch.tokens)?;
+        let mut tokens_t = index(batch.tokens.iter().map(|&token| i64::from(token)).collect())?;
+        if let Some(late_t) = late_t {
+            let rows_t = index(batch.late.iter().map(|&(row, _)| i64::from(row)).collect())?;
+            let _ = tokens_t.f_index_copy_(0, &rows_t, late_t)?;
+        }
+        let kv = cache(&mut self.kv)?;
         let mut context = Context::paged(kv, &batch.block_tables, &batch.q_lens, &batch.context_lens)?;
         let hidden_td = self.model.forward(&mut context, &tokens_t)?;
+        if batch.logit_rows.len() == batch.tokens.len() {
+            return Ok(hidden_td);
+        }
+        let rows_r = index(batch.logit_rows.iter().map(|&row| i64::from(row)).collect())?;
+        Ok(hidden_td.f_index_select(0, &rows_r)?)
+    }
+
+    fn copy_blocks(&mut self, batch: &Batch) -> slime_model::Result<()> {
+        if batch.copies.is_empty() {
+            return Ok(());
+        }
+        let copies: Vec<(u32, u32)> = batch.copies.iter().map(|copy| (copy.from, copy.to)).collect();
+        cache(&mut self.kv)?.copy_blocks(&copies)
+    }
+
+    fn run(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> slime_model::Result<()> {
+        let _entered = self.stream.map(|stream| stream.enter()).transpose()?;
+        self.copy_blocks(batch)?;
+        let hidden_rd = self.hidden_states(batch, None)?;
         logits.clear();
         if batch.logit_rows.is_empty() {
             return Ok(());
         }
-        let is_every_row = batch.logit_rows.len() == batch.tokens.len();
-        let hidden_rd =
-            if is_every_row { hidden_td } else { hidden_td.f_index_select(0, &index(&batch.logit_rows)?)? };
         let logits_rv = self.model.logits(&hidden_rd)?.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?;
         logits.resize(logits_rv.numel(), 0.0);
         logits_rv.f_contiguous()?.f_copy_data(logits, logits_rv.numel())?;
         Ok(())
     }
+
+    fn launch_step(&mut self, batch: &Batch, draws: &[RowDraw]) -> slime_model::Result<()> {
+        let _entered = self.stream.map(|stream| stream.enter()).transpose()?;
+        self.copy_blocks(batch)?;
+        let num_rows = batch.tokens.len();
+        if batch.q_lens.len() == num_rows && batch.logit_rows.len() == num_rows {
+            let mut tokens: Vec<Result<u32, u32>> = batch.tokens.iter().copied().map(Ok).collect();
+            for &(row, before) in &batch.late {
+                tokens[row as usize] = Err(before);
+            }
+            let rows: Vec<DecodeRow<'_>> = (0..num_rows)
+                .map(|at| DecodeRow {
+                    token: tokens[at],
+                    position: batch.context_lens[at] - 1,
+                    table: &batch.block_tables[at],
+                    draw: draws[at],
+                })
+                .collect();
+            let (Some(steps), Some(kv)) = (&mut self.steps, &mut self.kv) else { return Err(no_steps()) };
+            return steps.launch(&self.model, kv, &rows);
+        }
+        let before: Vec<i64> = batch.late.iter().map(|&(_, before)| i64::from(before)).collect();
+        let late_t = match &self.steps {
+            Some(steps) if !before.is_empty() => Some(steps.newest(&before)?),
+            _ => None,
+        };
+        let hidden_rd = self.hidden_states(batch, late_t.as_ref())?;
+        let logits_rv = self.model.logits(&hidden_rd)?.f_contiguous()?;
+        self.steps.as_mut().ok_or_else(no_steps)?.draw(&logits_rv, draws)
+    }
+}
+
+/// The blocks, once there are any.
+fn cache(kv: &mut Option<KvCache>) -> slime_model::Result<&mut KvCache> {
+    kv.as_mut().ok_or(slime_model::Error::Context { what: "KV caches", expected: 1, got: 0 })
+}
+
+fn no_steps() -> slime_model::Error {
+    slime_model::Error::Context { what: "GPUs that run ahead", expected: 1, got: 0 }
 }
 
 impl ForwardModel for ModelRunner {
@@ -91,14 +159,39 @@ impl ForwardModel for ModelRunner {
         self.model.config().max_position_embeddings
     }
 
-    fn allocate(&mut self, num_blocks: usize, block_size: usize) -> Result<()> {
-        let kv = KvCache::new(self.model.config(), num_blocks, block_size, self.kind, self.device);
-        self.kv = Some(kv.map_err(|error| failed(&self.dir, &error))?);
+    fn allocate(&mut self, num_blocks: usize, block_size: usize, max_num_seqs: usize) -> Result<()> {
+        (self.steps, self.kv) = (None, None);
+        let allocated = KvCache::new(self.model.config(), num_blocks, block_size, self.kind, self.device);
+        let kv = self.kv.insert(allocated.map_err(|error| failed(&self.dir, &error))?);
+        if let Some(stream) = self.stream {
+            let steps = DecodeSteps::new(&self.model, kv, max_num_seqs, stream);
+            self.steps = Some(steps.map_err(|error| failed(&self.dir, &error))?);
+        }
+        if let Device::Cuda(number) = self.device {
+            // What was made so far was made on another stream.
+            tch::Cuda::synchronize(number as i64);
+        }
         Ok(())
     }
 
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<()> {
         no_grad(|| self.run(batch, logits)).map_err(|error| failed(&self.dir, &error))
+    }
+
+    fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {
+        if self.steps.is_some() { Some(self) } else { None }
+    }
+}
+
+impl RunsAhead for ModelRunner {
+    fn launch(&mut self, batch: &Batch, draws: &[RowDraw]) -> Result<()> {
+        no_grad(|| self.launch_step(batch, draws)).map_err(|error| failed(&self.dir, &error))
+    }
+
+    fn collect(&mut self) -> Result<Vec<Option<(u32, f32)>>> {
+        let steps = self.steps.as_mut().ok_or_else(no_steps);
+        let drawn = steps.and_then(DecodeSteps::collect).map_err(|error| failed(&self.dir, &error))?;
+        Ok(drawn.into_iter().map(|(token, log_prob)| Some((u32::try_from(token).ok()?, log_prob))).collect())
     }
 }
 
@@ -228,7 +321,7 @@ mod tests {
     #[test]
     fn reloaded_weights_are_the_ones_that_generate() {
         let mut runner = ModelRunner::load(&dir("llama"), Kind::Float, Device::Cpu).unwrap();
-        runner.allocate(4, 8).unwrap();
+        runner.allocate(4, 8, 1).unwrap();
         let mut batch = Batch::default();
         batch.push(&[3, 1, 4], 0, 3, &[0], 8);
         batch.want_last();

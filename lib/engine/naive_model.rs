@@ -1,7 +1,7 @@
 //! A tiny model for tests: logits depend on every token of the sequence, read back through the cache, in integers,
 //! so any slip in slots, tables, copies or positions changes what is generated.
 
-use crate::{Batch, ForwardModel, Result};
+use crate::{Batch, ForwardModel, Result, RowDraw, RunsAhead, SamplingParams, Scratch, sample};
 
 /// Size of the vocabulary.
 pub const VOCAB: usize = 29;
@@ -42,7 +42,7 @@ impl ForwardModel for NaiveModel {
         64
     }
 
-    fn allocate(&mut self, num_blocks: usize, block_size: usize) -> Result<()> {
+    fn allocate(&mut self, num_blocks: usize, block_size: usize, _max_num_seqs: usize) -> Result<()> {
         self.block_size = block_size;
         self.cache = vec![None; num_blocks * block_size];
         Ok(())
@@ -78,5 +78,74 @@ impl ForwardModel for NaiveModel {
             }
         }
         Ok(())
+    }
+}
+
+/// The same as a model that runs ahead: tokens are drawn when a step is queued and handed out when they are collected, and late
+/// tokens are known to it alone.
+#[derive(Debug, Default)]
+pub struct AheadModel {
+    /// What computes.
+    pub naive: NaiveModel,
+    newest: Vec<u32>,
+    on_the_way: std::collections::VecDeque<Vec<Option<(u32, f32)>>>,
+}
+
+impl ForwardModel for AheadModel {
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn context_len(&self) -> usize {
+        self.naive.context_len()
+    }
+
+    fn allocate(&mut self, num_blocks: usize, block_size: usize, max_num_seqs: usize) -> Result<()> {
+        self.naive.allocate(num_blocks, block_size, max_num_seqs)
+    }
+
+    fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<()> {
+        assert!(batch.late.is_empty() && self.on_the_way.is_empty(), "logits are asked for too early");
+        self.naive.forward(batch, logits)
+    }
+
+    fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {
+        Some(self)
+    }
+}
+
+impl RunsAhead for AheadModel {
+    fn launch(&mut self, batch: &Batch, draws: &[RowDraw]) -> Result<()> {
+        assert!(self.on_the_way.len() < 2, "a third step on its way");
+        let mut batch = batch.clone();
+        for (row, before) in std::mem::take(&mut batch.late) {
+            batch.tokens[row as usize] = self.newest[before as usize];
+        }
+        let mut logits = Vec::new();
+        self.naive.forward(&batch, &mut logits)?;
+        assert_eq!(logits.len(), draws.len() * VOCAB);
+        let drawn: Vec<Option<(u32, f32)>> = logits
+            .chunks_exact(VOCAB)
+            .zip(draws)
+            .map(|(row, draw)| {
+                let inverse = f64::from(draw.inverse_temperature);
+                let params = SamplingParams {
+                    temperature: if inverse > 0.0 { 1.0 / inverse } else { 0.0 },
+                    top_k: draw.top_k as usize,
+                    top_p: f64::from(draw.top_p),
+                    min_p: f64::from(draw.min_p),
+                    ..SamplingParams::default()
+                };
+                let sampled = sample(row, &params, draw.uniform, &mut Scratch::default())?;
+                Some((sampled.token, sampled.log_prob))
+            })
+            .collect();
+        self.newest = drawn.iter().map(|drawn| drawn.map_or(0, |(token, _)| token)).collect();
+        self.on_the_way.push_back(drawn);
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Vec<Option<(u32, f32)>>> {
+        Ok(self.on_the_way.pop_front().expect("a step on its way"))
     }
 }

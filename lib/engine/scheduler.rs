@@ -4,8 +4,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use crate::sequence::Sequence;
-use crate::{Batch, BlockCopy, BlockManager};
+use crate::sequence::{Flight, Sequence};
+use crate::{Batch, BlockCopy, BlockManager, Result};
 
 /// Sequences waiting and running, and the blocks they hold.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ impl Scheduler {
         let mut copies = Vec::new();
         let before = self.num_preemptions;
         // Sequences that only decode go first, so that long prompts never make them wait.
-        self.continue_running(&mut budget, &mut copies, |s| s.num_pending() == 1);
-        self.continue_running(&mut budget, &mut copies, |s| s.num_pending() > 1);
+        self.continue_running(&mut budget, &mut copies, |s| s.num_pending() == 1 && !s.is_full());
+        self.continue_running(&mut budget, &mut copies, |s| s.num_pending() > 1 && !s.is_full());
         if self.num_preemptions == before {
             self.admit(&mut budget, &mut copies);
         }
@@ -113,7 +113,7 @@ impl Scheduler {
             let order = self.waiting[i].order;
             let is_sibling = siblings.contains_key(&order);
             let donor = self.running.iter().position(|s| s.order == order && s.has_prompt());
-            if is_sibling && donor.is_none() {
+            if is_sibling && donor.is_none() || self.waiting[i].is_full() {
                 i += 1;
                 continue;
             }
@@ -161,7 +161,7 @@ impl Scheduler {
             return false;
         };
         if let Some(donor) = donor {
-            let shared_len = sequence.prompt_len().min(sequence.tokens.len() - 1);
+            let shared_len = sequence.prompt_len().min(sequence.tokens.len() + sequence.flights.len() - 1);
             sequence.block_table = self.blocks.share(&self.running[donor].block_table, shared_len);
             sequence.num_computed = shared_len;
             if sequence.response().is_empty() {
@@ -205,8 +205,11 @@ impl Scheduler {
     fn batch(&self, copies: Vec<BlockCopy>) -> Batch {
         let mut batch = Batch { copies, ..Batch::default() };
         for sequence in self.running.iter().filter(|s| s.is_scheduled()) {
-            let Sequence { tokens, num_computed, chunk_len, block_table, .. } = sequence;
+            let Sequence { tokens, num_computed, chunk_len, block_table, flights, .. } = sequence;
             batch.push(tokens, *num_computed, *chunk_len, block_table, self.blocks.block_size());
+            if let Some(flight) = flights.last().filter(|_| sequence.is_sampled()) {
+                batch.make_last_late(flight.row);
+            }
             if sequence.is_sampled() {
                 batch.want_last();
             }
@@ -224,20 +227,43 @@ impl Scheduler {
         self.running.iter_mut().filter(|s| s.is_sampled())
     }
 
-    /// Books the step that began at `began`: chunks count as computed and `update` sees each sequence that was sampled, in order.
-    /// Returns the sequences that finished; their blocks are free again.
-    pub fn commit(&mut self, began: Instant, mut update: impl FnMut(&mut Sequence)) -> Vec<Sequence> {
-        for sequence in &mut self.running {
-            if sequence.is_scheduled() {
-                sequence.started.get_or_insert(began);
-            }
+    /// Books the scheduled step, number `step`, which began at `began` under weights `version`: its chunks count as computed,
+    /// and its tokens are on their way.
+    pub fn book(&mut self, step: u64, began: Instant, version: u64) {
+        let mut row = 0;
+        for sequence in self.running.iter_mut().filter(|s| s.is_scheduled()) {
+            sequence.started.get_or_insert(began);
             let is_sampled = sequence.is_sampled();
             sequence.num_computed += std::mem::take(&mut sequence.chunk_len);
             if is_sampled {
-                update(sequence);
+                sequence.flights.push(Flight { step, row, version });
+                row += 1;
             }
         }
-        self.take(|s| s.finish.is_some())
+    }
+
+    /// The tokens of step `step` arrive: `update` sees each sequence that waits for one of its rows. Returns the sequences
+    /// that finished; their blocks are free again, for what comes later.
+    ///
+    /// # Errors
+    /// Those of `update`.
+    pub fn settle(
+        &mut self,
+        step: u64,
+        mut update: impl FnMut(&mut Sequence, Flight) -> Result<()>,
+    ) -> Result<Vec<Sequence>> {
+        for sequence in self.running.iter_mut().chain(&mut self.waiting) {
+            if sequence.flights.first().is_some_and(|flight| flight.step == step) {
+                let flight = sequence.flights.remove(0);
+                update(sequence, flight)?;
+            }
+        }
+        Ok(self.take(|s| s.finish.is_some()))
+    }
+
+    /// Whether any sequence's logits have to come to the host.
+    pub fn needs_logits(&self) -> bool {
+        self.running.iter().chain(&self.waiting).any(Sequence::needs_logits)
     }
 
     /// Removes the sequences `is_chosen` names, waiting ones too, and frees their blocks.

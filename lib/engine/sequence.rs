@@ -7,7 +7,18 @@ use std::time::Instant;
 use slime_record::VersionRun;
 
 use crate::penalties::SeenTokens;
-use crate::{FinishReason, GrammarState, KeptIds, Request, Sampled};
+use crate::{FinishReason, GrammarState, KeptIds, Request, RowDraw, Sampled};
+
+/// A token on its way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flight {
+    /// The number of the step that draws it.
+    pub step: u64,
+    /// Its row among what that step draws.
+    pub row: u32,
+    /// The version of the weights.
+    pub version: u64,
+}
 
 /// A sample in the making. Preemption empties `block_table` and `num_computed` and nothing else.
 pub(crate) struct Sequence {
@@ -22,6 +33,10 @@ pub(crate) struct Sequence {
     pub num_computed: usize,
     /// Tokens the current step computes; 0 when it leaves this sequence out.
     pub chunk_len: usize,
+    /// Tokens that steps on their way draw, oldest first.
+    pub flights: Vec<Flight>,
+    /// Tokens it may have at most.
+    pub max_len: usize,
     pub block_table: Vec<u32>,
     pub log_probs: Vec<f32>,
     /// What truncation left to each choice, where that is asked for.
@@ -55,14 +70,17 @@ impl fmt::Debug for Sequence {
 }
 
 impl Sequence {
-    pub fn new(request: Arc<Request>, order: u64, index: u32) -> Self {
+    pub fn new(request: Arc<Request>, order: u64, index: u32, context_len: usize) -> Self {
         let params = &request.params;
+        let max_len = (request.tokens.len() + params.max_new_tokens).min(context_len);
         let seen = (!params.penalties.is_none()).then(|| {
             let num_continued = params.first_token as usize;
             SeenTokens::new(&request.tokens, request.tokens.len().saturating_sub(num_continued))
         });
         let grammar = request.params.constraint.as_ref().map(|constraint| constraint.0.begin());
         Self {
+            max_len,
+            flights: Vec::new(),
             seen,
             kept: KeptIds::default(),
             tokens: request.tokens.clone(),
@@ -91,9 +109,40 @@ impl Sequence {
         &self.tokens[self.prompt_len()..]
     }
 
-    /// Tokens not yet in the cache.
+    /// Tokens not yet in the cache, those on their way included.
     pub fn num_pending(&self) -> usize {
-        self.tokens.len() - self.num_computed
+        self.tokens.len() + self.flights.len() - self.num_computed
+    }
+
+    /// Whether the last token on its way is the last one there can be.
+    pub fn is_full(&self) -> bool {
+        self.tokens.len() + self.flights.len() >= self.max_len
+    }
+
+    /// Whether logits have to come to the host to draw its tokens.
+    pub fn needs_logits(&self) -> bool {
+        let params = &self.request.params;
+        let truncates = params.temperature > 0.0 && !params.keeps_all();
+        self.grammar.is_some()
+            || self.seen.is_some()
+            || !params.logit_bias.is_empty()
+            || params.top_log_probs > 0
+            || params.keeps_ids && truncates
+    }
+
+    /// How the next token is drawn.
+    pub fn draw(&self) -> RowDraw {
+        let params = &self.request.params;
+        if params.temperature <= 0.0 {
+            return RowDraw::GREEDY;
+        }
+        RowDraw {
+            inverse_temperature: (1.0 / params.temperature) as f32,
+            top_k: params.top_k as u32,
+            top_p: params.top_p as f32,
+            min_p: params.min_p as f32,
+            uniform: self.uniform(),
+        }
     }
 
     pub fn is_scheduled(&self) -> bool {
@@ -130,6 +179,6 @@ impl Sequence {
         let params = &self.request.params;
         let mut seed = params.seed;
         seed.index += self.index;
-        seed.uniform(params.first_token + self.log_probs.len() as u64)
+        seed.uniform(params.first_token + (self.log_probs.len() + self.flights.len()) as u64)
     }
 }

@@ -37,6 +37,31 @@ pub struct Items {
     pub max_visible: usize,
     /// Tokens of a block.
     pub block_size: usize,
+    /// Memory for what the splits leave, f32, as [`partials`] makes it; by default it is libtorch's.
+    pub partials: Option<[Tensor; 2]>,
+}
+
+/// Sums and weights of the splits of `num_items` items that see up to `max_visible` positions.
+///
+/// # Errors
+/// There is no room.
+pub fn partials(
+    num_items: i64,
+    heads: i64,
+    dim: i64,
+    max_visible: usize,
+    device: Device,
+) -> Result<[Tensor; 2]> {
+    let splits = num_splits(max_visible);
+    // With one split nothing is written there.
+    let parts = if splits == 1 { 0 } else { num_items * heads * splits };
+    let empty = |width| Tensor::f_empty([parts, width], (Kind::Float, device));
+    Ok([empty(dim)?, empty(2)?])
+}
+
+/// Thread blocks that share a token's positions.
+fn num_splits(max_visible: usize) -> i64 {
+    (max_visible as i64 + SPLIT - 1) / SPLIT
 }
 
 /// Whether [`serve`] takes queries of this kind and `head_dim` on this device.
@@ -73,12 +98,20 @@ pub fn serve(
     let [attention, combine] = functions.as_slice() else {
         return Err(refused("functions", "2", "another number"));
     };
-    let splits = (items.max_visible as i64 + SPLIT - 1) / SPLIT;
-    let on_device = (Kind::Float, q_thk.device());
-    // With one split nothing is written there.
-    let parts = if splits == 1 { 0 } else { num_items * heads * splits };
-    let partial_sums = Tensor::f_empty([parts, dim], on_device)?;
-    let partial_weights = Tensor::f_empty([parts, 2], on_device)?;
+    let splits = num_splits(items.max_visible);
+    let [partial_sums, partial_weights] = match &items.partials {
+        Some(partials) => partials.each_ref().map(Tensor::shallow_clone),
+        None => partials(num_items, heads, dim, items.max_visible, q_thk.device())?,
+    };
+    let needed = if splits == 1 { 0 } else { num_items * heads * splits };
+    for (what, tensor, width) in
+        [("partial sums", &partial_sums, dim), ("partial weights", &partial_weights, 2)]
+    {
+        if (tensor.numel() as i64) < needed * width || tensor.kind() != Kind::Float || !tensor.is_contiguous()
+        {
+            return Err(refused(what, format!("f32, at least [{needed}, {width}]"), format!("{tensor:?}")));
+        }
+    }
 
     let tiles = heads / kv_heads / group(heads / kv_heads) * kv_heads;
     let stream = current_stream(device)?;
@@ -245,6 +278,7 @@ mod tests {
             tables_sb: Tensor::from_slice(&[1i32, 0]).view((1, 2)),
             max_visible: 3,
             block_size: 4,
+            partials: None,
         };
         let error = serve(&q.zeros_like(), &q, (&cache, &cache), &items).unwrap_err();
         assert!(error.to_string().starts_with("paged_attention: queries: expected"), "{error}");

@@ -1,9 +1,11 @@
 //! What a forward pass knows about its tokens: positions, who attends to whom, and where keys and values are kept.
 
+use std::rc::Rc;
+
 use tch::{Device, Kind, Tensor};
 
 use crate::device_batch::DeviceBatch;
-use crate::{Error, KvCache, Result};
+use crate::{Error, KvCache, Result, Workspace};
 
 /// Neighbouring segments up to this many tokens together share one masked attention call.
 const MERGE_LEN: usize = 384;
@@ -50,6 +52,7 @@ pub struct Packed {
     pub(crate) spans: Vec<Span>,
     positions_t: Tensor,
     num_tokens: usize,
+    workspace: Rc<Workspace>,
 }
 
 /// New tokens of running sequences whose keys and values are kept in blocks; without gradient.
@@ -67,6 +70,7 @@ pub struct Paged<'a> {
     pub(crate) on_device: Option<DeviceBatch>,
     positions_t: Tensor,
     num_tokens: usize,
+    pub(crate) workspace: Rc<Workspace>,
 }
 
 /// The two ways of running the same layers.
@@ -98,7 +102,8 @@ impl<'a> Context<'a> {
         }
         let positions_t = Tensor::f_from_slice(&positions)?.f_to_device(device)?;
         let spans = spans(segments, kind, device)?;
-        Ok(Self::Packed(Packed { spans, positions_t, num_tokens: positions.len() }))
+        let (num_tokens, workspace) = (positions.len(), Rc::default());
+        Ok(Self::Packed(Packed { spans, positions_t, num_tokens, workspace }))
     }
 
     /// A paged batch: the tokens of sequence i are its last `q_lens[i]` of `context_lens[i]`, kept in `block_tables[i]`.
@@ -143,7 +148,45 @@ impl<'a> Context<'a> {
             Device::Cpu => None,
             device => Some(DeviceBatch::new(block_tables, &q_lens, &context_lens, kv.block_size(), device)?),
         };
-        Ok(Self::Paged(Paged { kv, block_tables, q_lens, context_lens, on_device, positions_t, num_tokens }))
+        let workspace = Rc::default();
+        Ok(Self::Paged(Paged {
+            kv,
+            block_tables,
+            q_lens,
+            context_lens,
+            on_device,
+            positions_t,
+            num_tokens,
+            workspace,
+        }))
+    }
+
+    /// One new token of each of `num_rows` sequences, whose lists are on the device already and are read there alone.
+    pub(crate) fn decode(
+        kv: &'a mut KvCache,
+        num_rows: usize,
+        on_device: DeviceBatch,
+        workspace: Rc<Workspace>,
+    ) -> Self {
+        let positions_t = on_device.slots_t.shallow_clone();
+        Self::Paged(Paged {
+            kv,
+            block_tables: &[],
+            q_lens: vec![1; num_rows],
+            context_lens: vec![1; num_rows],
+            on_device: Some(on_device),
+            positions_t,
+            num_tokens: num_rows,
+            workspace,
+        })
+    }
+
+    /// Where operations put their results.
+    pub(crate) fn workspace(&self) -> Rc<Workspace> {
+        match self {
+            Self::Packed(packed) => packed.workspace.clone(),
+            Self::Paged(paged) => paged.workspace.clone(),
+        }
     }
 
     /// Position of every token, `[t]` i64.

@@ -23,6 +23,9 @@ pub enum Error {
     /// A kernel of our own failed.
     #[error(transparent)]
     Kernel(#[from] slime_kernel::Error),
+    /// The driver of a GPU refused.
+    #[error(transparent)]
+    Cuda(#[from] slime_cuda::Error),
     /// Parameters of this element type cannot be held.
     #[error("dtype of parameters: expected float, bfloat16, half or double, got {0:?}")]
     Dtype(tch::Kind),
@@ -76,6 +79,7 @@ impl Error {
             Self::Config(source) => source.exit_code(),
             Self::Weights(source) => source.exit_code(),
             Self::Kernel(source) => source.exit_code(),
+            Self::Cuda(source) => source.exit_code(),
             Self::Comm(source) => source.exit_code(),
             Self::Dtype(_) | Self::Shape { .. } | Self::Argument { .. } => 65,
             Self::Torch(_) | Self::Operation(_) | Self::MissingStorage { .. } | Self::Context { .. } => 70,

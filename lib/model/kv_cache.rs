@@ -52,6 +52,8 @@ impl BlockShape {
 #[derive(Debug)]
 pub struct KvCache {
     layers: Vec<LayerKv>,
+    /// All of it where it is on a device, `[layers, 2, num_blocks * block_size, num_kv_heads, head_dim]`.
+    on_device: Option<Tensor>,
     shape: BlockShape,
     num_blocks: usize,
     device: Device,
@@ -71,18 +73,23 @@ impl KvCache {
     ) -> Result<Self> {
         let (num_kv_heads, head_dim) = (config.num_key_value_heads, config.head_dim);
         let shape = BlockShape { block_size, num_kv_heads, head_dim };
-        let layers = (0..config.num_hidden_layers)
-            .map(|_| {
-                if device == Device::Cpu {
-                    let len = num_blocks * shape.block_len();
-                    return Ok(LayerKv::Host { k: vec![0.0; len], v: vec![0.0; len] });
-                }
-                let size = [(num_blocks * block_size) as i64, num_kv_heads as i64, head_dim as i64];
-                let zeros = || Tensor::f_zeros(size, (kind, device));
-                Ok(LayerKv::Device { k: zeros()?, v: zeros()? })
+        let num_layers = config.num_hidden_layers;
+        if device == Device::Cpu {
+            let len = num_blocks * shape.block_len();
+            let layer = || LayerKv::Host { k: vec![0.0; len], v: vec![0.0; len] };
+            let layers = (0..num_layers).map(|_| layer()).collect();
+            return Ok(Self { layers, on_device: None, shape, num_blocks, device });
+        }
+        let num_slots = (num_blocks * block_size) as i64;
+        let size = [num_layers as i64, 2, num_slots, num_kv_heads as i64, head_dim as i64];
+        let all = Tensor::f_zeros(size, (kind, device))?;
+        let layers = (0..num_layers as i64)
+            .map(|at| {
+                let layer = all.f_select(0, at)?;
+                Ok(LayerKv::Device { k: layer.f_select(0, 0)?, v: layer.f_select(0, 1)? })
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { layers, shape, num_blocks, device })
+        Ok(Self { layers, on_device: Some(all), shape, num_blocks, device })
     }
 
     /// Bytes that one block takes over all layers.
@@ -115,32 +122,46 @@ impl KvCache {
         self.layers.get_mut(at).ok_or(Error::Context { what: "layers of the cache", expected, got: at })
     }
 
-    /// Copies block `from` over block `to` in every layer, so a shared last block can be continued by one sequence.
+    /// Copies blocks `(from, to)` in every layer, in this order, so a shared last block can be continued by one sequence.
     ///
     /// # Errors
     /// A block does not exist.
-    pub fn copy_block(&mut self, from: u32, to: u32) -> Result<()> {
-        for block in [from, to] {
-            if block as usize >= self.num_blocks {
-                let (expected, got) = (self.num_blocks, block as usize);
-                return Err(Error::Context { what: "number of blocks", expected, got });
+    pub fn copy_blocks(&mut self, copies: &[(u32, u32)]) -> Result<()> {
+        let mut blocks = copies.iter().flat_map(|(from, to)| [*from, *to]);
+        if let Some(block) = blocks.find(|block| *block as usize >= self.num_blocks) {
+            let (expected, got) = (self.num_blocks, block as usize);
+            return Err(Error::Context { what: "number of blocks", expected, got });
+        }
+        if self.on_device.is_some() {
+            return self.copy_on_device(copies);
+        }
+        let len = self.shape.block_len();
+        for layer in &mut self.layers {
+            let LayerKv::Host { k, v } = layer else { continue };
+            for &(from, to) in copies {
+                let source = from as usize * len..(from as usize + 1) * len;
+                k.copy_within(source.clone(), to as usize * len);
+                v.copy_within(source, to as usize * len);
             }
         }
-        let (len, rows) = (self.shape.block_len(), self.shape.block_size as i64);
-        for layer in &mut self.layers {
-            match layer {
-                LayerKv::Host { k, v } => {
-                    let source = from as usize * len..(from as usize + 1) * len;
-                    k.copy_within(source.clone(), to as usize * len);
-                    v.copy_within(source, to as usize * len);
-                }
-                LayerKv::Device { k, v } => {
-                    for blocks in [k, v] {
-                        let source = blocks.f_narrow(0, i64::from(from) * rows, rows)?;
-                        blocks.f_narrow(0, i64::from(to) * rows, rows)?.f_copy_(&source)?;
-                    }
-                }
-            }
+        Ok(())
+    }
+
+    /// All copies at once, but for those that read what another one writes.
+    fn copy_on_device(&mut self, copies: &[(u32, u32)]) -> Result<()> {
+        let Some(all) = &self.on_device else { return Ok(()) };
+        let (size, num_blocks) = (all.size(), self.num_blocks as i64);
+        let mut blocks = all.f_view([size[0] * size[1], num_blocks, -1])?;
+        let mut rest = copies;
+        while !rest.is_empty() {
+            let is_read_late = |at: &usize| rest[..*at].iter().any(|(_, to)| *to == rest[*at].0);
+            let len = (1..rest.len()).find(is_read_late).unwrap_or(rest.len());
+            let (now, later) = rest.split_at(len);
+            let index = |ids: Vec<i64>| Tensor::f_from_slice(&ids)?.f_to_device(self.device);
+            let from = index(now.iter().map(|(from, _)| i64::from(*from)).collect())?;
+            let to = index(now.iter().map(|(_, to)| i64::from(*to)).collect())?;
+            let _ = blocks.f_index_copy_(1, &to, &blocks.f_index_select(1, &from)?)?;
+            rest = later;
         }
         Ok(())
     }

@@ -4,9 +4,9 @@ use slime_config::HfConfig;
 use tch::Tensor;
 
 use crate::ops::add_norm::add_norm;
-use crate::ops::attend::attend;
+use crate::ops::attention::attention;
 use crate::ops::linear::Linear;
-use crate::ops::qk_norm_rope::{Heads, QkNorm, qk_norm_rope};
+use crate::ops::qk_norm_rope::{Heads, QkNorm};
 use crate::ops::silu_mul::silu_mul;
 use crate::{Context, ParamStore, Result};
 
@@ -67,12 +67,15 @@ impl Layer {
         delta_td: Option<&Tensor>,
         cos_sin: &(Tensor, Tensor),
     ) -> Result<(Tensor, Tensor)> {
-        let (x_td, h_td) = add_norm(x_td, delta_td, &self.input_norm, self.eps)?;
-        let qkv = self.qkv.forward(&h_td)?;
-        let (q, k, v) = qk_norm_rope(qkv, self.heads, self.qk_norm.as_ref(), &cos_sin.0, &cos_sin.1)?;
-        let delta_td = self.o_proj.forward(&attend(context, self.at, &q, &k, &v)?)?;
-        let (x_td, h_td) = add_norm(x_td, Some(&delta_td), &self.post_norm, self.eps)?;
-        let delta_td = self.down.forward(&silu_mul(&self.gate_up.forward(&h_td)?)?)?;
+        let workspace = context.workspace();
+        workspace.turn();
+        let (x_td, h_td) = add_norm(&workspace, x_td, delta_td, &self.input_norm, self.eps)?;
+        let qkv = self.qkv.forward(&workspace, &h_td)?;
+        let attended = attention(context, self.at, qkv, (self.heads, self.qk_norm.as_ref()), cos_sin)?;
+        let delta_td = self.o_proj.forward(&workspace, &attended)?;
+        let (x_td, h_td) = add_norm(&workspace, x_td, Some(&delta_td), &self.post_norm, self.eps)?;
+        let gate_up = self.gate_up.forward(&workspace, &h_td)?;
+        let delta_td = self.down.forward(&workspace, &silu_mul(&workspace, &gate_up)?)?;
         Ok((x_td, delta_td))
     }
 

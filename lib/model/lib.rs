@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod context;
+mod decode_steps;
 mod device_batch;
 mod error;
 mod kv_cache;
@@ -10,8 +11,11 @@ mod model;
 pub mod ops;
 mod param_store;
 mod rope;
+mod step_lists;
+mod workspace;
 
 pub use context::{Context, Packed, Paged, Segment};
+pub use decode_steps::{DecodeRow, DecodeSteps, RowDraw};
 pub use error::{Error, Result};
 pub use kv_cache::KvCache;
 pub use layer::Layer;
@@ -19,3 +23,4 @@ pub use model::Model;
 pub use ops::head_log_probs::{KeptIds, Penalties, Seen, Shaping};
 pub use param_store::ParamStore;
 pub use rope::Rope;
+pub use workspace::Workspace;

@@ -10,7 +10,7 @@ use crate::ops::add_norm::add_norm;
 use crate::ops::head_log_probs::{Fused, Rows, Shaping, Slopes, kl};
 use crate::ops::linear::Linear;
 use crate::ops::{embed, head_log_probs};
-use crate::{Context, Error, Layer, ParamStore, Result, Rope};
+use crate::{Context, Error, Layer, ParamStore, Result, Rope, Workspace};
 
 /// A model with its parameters.
 #[derive(Debug)]
@@ -109,14 +109,48 @@ impl Model {
             return Err(Error::Context { what: "tokens of a forward pass", expected, got });
         }
         let cos_sin = self.rope.cos_sin(context.positions())?;
-        let mut x_td = embed::reference(&self.embed_vd, tokens_t)?;
+        self.forward_layers(context, embed::reference(&self.embed_vd, tokens_t)?, &cos_sin)
+    }
+
+    /// The same from rows `[t, d]` of the embedding and their angles, as `Rope::cos_sin` makes them.
+    pub(crate) fn forward_layers(
+        &self,
+        context: &mut Context<'_>,
+        mut x_td: Tensor,
+        cos_sin: &(Tensor, Tensor),
+    ) -> Result<Tensor> {
         let mut delta_td = None;
         for layer in &self.layers {
-            let (x, delta) = layer.forward(context, x_td, delta_td.as_ref(), &cos_sin)?;
+            let (x, delta) = layer.forward(context, x_td, delta_td.as_ref(), cos_sin)?;
             (x_td, delta_td) = (x, Some(delta));
         }
-        let eps = self.config.rms_norm_eps;
-        Ok(add_norm(x_td, delta_td.as_ref(), &self.final_norm_d, eps)?.1)
+        let (eps, workspace) = (self.config.rms_norm_eps, context.workspace());
+        Ok(add_norm(&workspace, x_td, delta_td.as_ref(), &self.final_norm_d, eps)?.1)
+    }
+
+    /// Bytes that a layer leaves in a workspace for `num_rows` tokens.
+    pub(crate) fn layer_bytes(&self, num_rows: usize) -> usize {
+        let HfConfig { hidden_size, intermediate_size, num_attention_heads, .. } = self.config;
+        let heads = num_attention_heads + 2 * self.config.num_key_value_heads;
+        let attention = (heads + 2 * num_attention_heads) * self.config.head_dim;
+        // Two norms, two deltas; gate, up and their product.
+        let width = 4 * hidden_size + attention + 3 * intermediate_size;
+        num_rows * width * self.params.kind().elt_size_in_bytes() + (16 << 10)
+    }
+
+    /// Rows of the embedding, `[v, d]`.
+    pub(crate) fn embed(&self) -> &Tensor {
+        &self.embed_vd
+    }
+
+    /// The rotary frequencies.
+    pub(crate) fn rope(&self) -> &Rope {
+        &self.rope
+    }
+
+    /// [`Self::logits`] into `logits_rv` (f32), without gradient; on a GPU.
+    pub(crate) fn logits_into(&self, hidden_rd: &Tensor, logits_rv: &Tensor) -> Result<()> {
+        head_log_probs::product_to(logits_rv, hidden_rd, self.head.weight())
     }
 
     /// The logits `[r, v]` in f32 (f64 for f64 models) of hidden states after the final norm.
@@ -127,7 +161,7 @@ impl Model {
         if self.params.device().is_cuda() {
             return head_log_probs::product(hidden_rd, self.head.weight());
         }
-        let logits_rv = self.head.forward(hidden_rd)?;
+        let logits_rv = self.head.forward(&Workspace::default(), hidden_rd)?;
         Ok(if logits_rv.kind() == Kind::Double { logits_rv } else { logits_rv.f_to_kind(Kind::Float)? })
     }
 
@@ -189,7 +223,7 @@ impl Model {
     pub fn values(&self, hidden_rd: &Tensor) -> Result<Tensor> {
         let head = self.value_head.as_ref();
         let head = head.ok_or_else(|| Error::MissingStorage { name: "score".to_owned() })?;
-        let values_r = head.forward(hidden_rd)?.f_squeeze_dim(1)?;
+        let values_r = head.forward(&Workspace::default(), hidden_rd)?.f_squeeze_dim(1)?;
         Ok(if values_r.kind() == Kind::Double { values_r } else { values_r.f_to_kind(Kind::Float)? })
     }
 }

@@ -24,6 +24,11 @@ impl Rope {
         Ok(Self { inv_freq_r })
     }
 
+    /// `theta^(-2i / head_dim)` as the configuration scales it, `[r]`.
+    pub(crate) fn inv_freq(&self) -> &Tensor {
+        &self.inv_freq_r
+    }
+
     /// cos and sin `[t, r]` of `positions_t` (i64), in f32 or f64.
     ///
     /// # Errors

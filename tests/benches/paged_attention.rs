@@ -55,6 +55,7 @@ fn measure(shape: &Shape) {
         tables_sb: int(Tensor::randperm(num_seqs * blocks, on_int)).view((num_seqs, blocks)),
         max_visible: len as usize,
         block_size: BLOCK_SIZE as usize,
+        partials: None,
     };
     let out = Tensor::empty([num_seqs, heads, dim], on);
     let bytes = (2 * num_seqs * len * kv_heads * dim * 2) as f64;

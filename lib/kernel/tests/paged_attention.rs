@@ -54,6 +54,7 @@ fn case(lens: &[usize], heads: i64, kv_heads: i64, dim: i64, kind: Kind, device:
         tables_sb: int(&tables).view((lens.len() as i64, width as i64)),
         max_visible: lens.iter().copied().max().unwrap(),
         block_size: BLOCK_SIZE,
+        partials: None,
     };
     Case { q, keys, values, items }
 }

@@ -5,14 +5,15 @@ use slime_torch::simd::Kernel;
 use slime_torch::{floats, floats_mut, rows_of};
 use tch::{Kind, Tensor};
 
-use super::{can_serve, dot, each_row};
-use crate::Result;
+use super::{can_serve, can_serve_on_gpu, dot, each_row};
+use crate::{Result, Workspace};
 
-/// [`serve`] where the inputs allow it, else [`reference`].
+/// [`serve`] or the kernel of a GPU where the inputs allow it, else [`reference`].
 ///
 /// # Errors
 /// The shapes do not fit.
 pub fn add_norm(
+    workspace: &Workspace,
     x_td: Tensor,
     delta_td: Option<&Tensor>,
     weight_d: &Tensor,
@@ -20,6 +21,13 @@ pub fn add_norm(
 ) -> Result<(Tensor, Tensor)> {
     if can_serve([&x_td, delta_td.unwrap_or(&x_td), weight_d]) {
         serve(x_td, delta_td, weight_d, eps)
+    } else if can_serve_on_gpu([&x_td, delta_td.unwrap_or(&x_td), weight_d])
+        && x_td.is_contiguous()
+        && slime_kernel::add_norm::is_supported(x_td.kind(), x_td.size2()?.1, x_td.device())
+    {
+        let normed_td = workspace.empty(&x_td.size(), (x_td.kind(), x_td.device()))?;
+        slime_kernel::add_norm::serve(&x_td, delta_td, weight_d, &normed_td, eps)?;
+        Ok((x_td, normed_td))
     } else {
         reference(x_td, delta_td, weight_d, eps)
     }

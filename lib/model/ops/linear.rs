@@ -3,7 +3,7 @@
 use slime_torch::PackedLinear;
 use tch::Tensor;
 
-use crate::Result;
+use crate::{Result, Workspace};
 
 /// A weight with its bias and, while serving, its packed copy.
 #[derive(Debug)]
@@ -38,13 +38,23 @@ impl Linear {
         self.packed = None;
     }
 
-    /// `[t, o]` of `x_ti`; under autograd unless packed.
+    /// `[t, o]` of `x_ti`; under autograd unless packed or into fixed memory.
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x_ti: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, workspace: &Workspace, x_ti: &Tensor) -> Result<Tensor> {
         match &self.packed {
             Some(packed) => serve(x_ti, packed, self.bias_o.as_ref()),
+            None if workspace.is_fixed() => {
+                let size = [x_ti.size2()?.0, self.weight_oi.size2()?.0];
+                let out_to = workspace.empty(&size, (x_ti.kind(), x_ti.device()))?;
+                let mut out_to = x_ti.f_mm_out(&out_to, &self.weight_oi.f_tr()?)?;
+                // A product that adds a bias itself may take memory that a graph does not own.
+                match &self.bias_o {
+                    Some(bias_o) => Ok(out_to.f_add_(bias_o)?),
+                    None => Ok(out_to),
+                }
+            }
             None => reference(x_ti, &self.weight_oi, self.bias_o.as_ref()),
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod add_norm;
 pub mod attend;
+pub mod attention;
 pub mod embed;
 pub mod head_log_probs;
 pub mod linear;
@@ -38,6 +39,11 @@ pub fn as_trained<T>(f: impl FnOnce() -> T) -> T {
 fn can_serve<const N: usize>(inputs: [&Tensor; N]) -> bool {
     !IS_AS_TRAINED.get()
         && inputs.iter().all(|x| x.device() == Device::Cpu && x.kind() == Kind::Float && !x.requires_grad())
+}
+
+/// Whether kernels of a GPU may take these inputs of an op: nothing of them is trained.
+fn can_serve_on_gpu<const N: usize>(inputs: [&Tensor; N]) -> bool {
+    !IS_AS_TRAINED.get() && inputs.iter().all(|x| x.device().is_cuda() && !x.requires_grad())
 }
 
 /// Runs the kernel that `kernel` makes of the number of a row and the row, for every row of `out`; on all cores where

@@ -5,15 +5,28 @@ use slime_torch::simd::{Kernel, exp};
 use slime_torch::{floats_mut, rows_of};
 use tch::Tensor;
 
-use super::{can_serve, each_row};
-use crate::Result;
+use super::{can_serve, can_serve_on_gpu, each_row};
+use crate::{Result, Workspace};
 
-/// [`serve`] where the input allows it, else [`reference`].
+/// [`serve`] or the kernel of a GPU where the input allows it, else [`reference`].
 ///
 /// # Errors
 /// The last dimension is odd.
-pub fn silu_mul(gate_up: &Tensor) -> Result<Tensor> {
-    if can_serve([gate_up]) { serve(gate_up) } else { reference(gate_up) }
+pub fn silu_mul(workspace: &Workspace, gate_up: &Tensor) -> Result<Tensor> {
+    if can_serve([gate_up]) {
+        return serve(gate_up);
+    }
+    let (t, width) = gate_up.size2()?;
+    let (kind, device) = (gate_up.kind(), gate_up.device());
+    if can_serve_on_gpu([gate_up])
+        && gate_up.is_contiguous()
+        && slime_kernel::silu_mul::is_supported(kind, width / 2, device)
+    {
+        let out_tm = workspace.empty(&[t, width / 2], (kind, device))?;
+        slime_kernel::silu_mul::serve(gate_up, &out_tm)?;
+        return Ok(out_tm);
+    }
+    reference(gate_up)
 }
 
 /// `silu(gate) * up`, `[t, m]`, of `gate_up` `[t, 2 m]` (gate first).

@@ -20,7 +20,7 @@ mod tests;
 mod train;
 
 pub use fused::{Fused, Rows, Slopes, fused};
-pub use products::product;
+pub use products::{product, product_to};
 pub use reference::reference;
 pub use shaping::{KeptIds, Penalties, Seen, Shaping};
 pub use shard::Shard;

@@ -26,6 +26,20 @@ pub fn product(hidden_rd: &Tensor, weight_vd: &Tensor) -> Result<Tensor> {
     Ok(hidden_rd.f_linear(weight_vd, None::<&Tensor>)?.f_to_kind(wide(hidden_rd.kind()))?)
 }
 
+/// [`product`] into memory of the caller, f32, on a GPU; without gradient.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn product_to(out_rv: &Tensor, hidden_rd: &Tensor, weight_vd: &Tensor) -> Result<()> {
+    let weight_dv = weight_vd.f_tr()?;
+    let _ = if gives_wide_sums(hidden_rd) {
+        hidden_rd.f_mm_dtype_out(out_rv, &weight_dv, Kind::Float)?
+    } else {
+        hidden_rd.f_mm_out(out_rv, &weight_dv)?
+    };
+    Ok(())
+}
+
 /// Whether a product of bf16 matrices can leave its sums in f32.
 pub(super) fn gives_wide_sums(factor: &Tensor) -> bool {
     factor.kind() == Kind::BFloat16 && factor.device().is_cuda()

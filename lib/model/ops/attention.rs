@@ -1,0 +1,74 @@
+//! From the fused projection to the output of attention: heads, rotation, cache and scores. Suffixes: t tokens, h query heads,
+//! k `head_dim`, p slots of the cache.
+
+use slime_kernel::qk_norm_rope::{Norm, Places};
+use tch::{Kind, Tensor};
+
+use super::attend::attend;
+use super::can_serve_on_gpu;
+use super::qk_norm_rope::{Heads, QkNorm, qk_norm_rope};
+use crate::kv_cache::LayerKv;
+use crate::{Context, Error, Paged, Result};
+
+/// Attention output `[t, h * k]` of layer `at` for its projection `qkv` `[t, (h + 2 g) k]`; a paged context also keeps the keys
+/// and values. `cos_sin` as `Rope::cos_sin` makes them.
+///
+/// # Errors
+/// The shapes do not fit the context.
+pub fn attention(
+    context: &mut Context<'_>,
+    at: usize,
+    qkv: Tensor,
+    (heads, norm): (Heads, Option<&QkNorm>),
+    cos_sin: &(Tensor, Tensor),
+) -> Result<Tensor> {
+    if let Context::Paged(paged) = context
+        && has_kernels(paged, &qkv, heads)
+    {
+        return serve_on_gpu(paged, at, &qkv, (heads, norm), cos_sin);
+    }
+    let (q, k, v) = qk_norm_rope(qkv, heads, norm, &cos_sin.0, &cos_sin.1)?;
+    attend(context, at, &q, &k, &v)
+}
+
+/// Whether the kernels of a GPU take all of a batch: long chunks there are for bf16 alone.
+fn has_kernels(paged: &Paged<'_>, qkv: &Tensor, heads: Heads) -> bool {
+    let Some(batch) = &paged.on_device else { return false };
+    let (kind, device) = (qkv.kind(), qkv.device());
+    can_serve_on_gpu([qkv])
+        && qkv.is_contiguous()
+        && slime_kernel::qk_norm_rope::is_supported(kind, heads.head_dim, device)
+        && slime_kernel::paged_attention::is_supported(kind, heads.head_dim, device)
+        && (kind == Kind::BFloat16 || batch.prefill.is_none())
+}
+
+fn serve_on_gpu(
+    paged: &mut Paged<'_>,
+    at: usize,
+    qkv: &Tensor,
+    (heads, norm): (Heads, Option<&QkNorm>),
+    (cos_tr, sin_tr): &(Tensor, Tensor),
+) -> Result<Tensor> {
+    let Paged { kv, on_device, workspace, .. } = paged;
+    let (Some(batch), LayerKv::Device { k: keys_pgk, v: values_pgk }) = (&on_device, kv.layer_mut(at)?)
+    else {
+        return Err(Error::Context { what: "batches on the device", expected: 1, got: 0 });
+    };
+    let (t, options) = (qkv.size2()?.0, (qkv.kind(), qkv.device()));
+    let size = [t, heads.num_q, heads.head_dim];
+    let (q_thk, out_thk) = (workspace.empty(&size, options)?, workspace.empty(&size, options)?);
+    let norm = norm.map(|QkNorm { q_k, k_k, eps }| Norm { q_k, k_k, eps: *eps });
+    let places = Places { cos_tr, sin_tr, slots_t: &batch.slots_t };
+    let cache = (&*keys_pgk, &*values_pgk);
+    slime_kernel::qk_norm_rope::serve(qkv, norm, places, &q_thk, cache)?;
+    slime_kernel::paged_attention::serve(&out_thk, &q_thk, cache, &batch.decode)?;
+    if let Some(prefill) = &batch.prefill {
+        let rows = |x: &Tensor, rows: &Tensor| x.f_index_select(0, rows);
+        let (k, v) = (rows(cache.0, &prefill.slots_s)?, rows(cache.1, &prefill.slots_s)?);
+        let q = rows(&q_thk, &prefill.rows_q)?;
+        let attended = slime_torch::varlen_attention(&q, &k, &v, &prefill.chunks)?;
+        let mut all = out_thk.shallow_clone();
+        let _ = all.f_index_copy_(0, &prefill.rows_q, &attended)?;
+    }
+    Ok(out_thk.f_view((t, heads.num_q * heads.head_dim))?)
+}
