@@ -29,6 +29,15 @@ impl ModelRunner {
     pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Self> {
         let mut model = Model::load(dir, kind, device).map_err(|error| failed(dir, &error))?;
         model.pack().map_err(|error| failed(dir, &error))?;
+        Self::new(model, dir)
+    }
+
+    /// A model that was made or loaded elsewhere; `dir` names it in errors.
+    ///
+    /// # Errors
+    /// CUDA is not open.
+    pub fn new(model: Model, dir: &Path) -> Result<Self> {
+        let (kind, device) = (model.params().kind(), model.params().device());
         let stream = match device {
             Device::Cuda(number) => {
                 let stream = Stream::new(number).map_err(slime_model::Error::from);
@@ -163,7 +172,7 @@ impl ForwardModel for ModelRunner {
         (self.steps, self.kv) = (None, None);
         let allocated = KvCache::new(self.model.config(), num_blocks, block_size, self.kind, self.device);
         let kv = self.kv.insert(allocated.map_err(|error| failed(&self.dir, &error))?);
-        if let Some(stream) = self.stream {
+        if let Some(stream) = self.stream.filter(|_| DecodeSteps::is_supported(&self.model)) {
             let steps = DecodeSteps::new(&self.model, kv, max_num_seqs, stream);
             self.steps = Some(steps.map_err(|error| failed(&self.dir, &error))?);
         }

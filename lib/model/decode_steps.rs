@@ -82,6 +82,18 @@ impl std::fmt::Debug for DecodeSteps {
 }
 
 impl DecodeSteps {
+    /// Whether every operation of a step of this model can leave its results in fixed memory.
+    pub fn is_supported(model: &Model) -> bool {
+        let (config, params) = (model.config(), model.params());
+        let (kind, device) = (params.kind(), params.device());
+        let [hidden, intermediate, dim] =
+            [config.hidden_size, config.intermediate_size, config.head_dim].map(|width| width as i64);
+        slime_kernel::add_norm::is_supported(kind, hidden, device)
+            && slime_kernel::silu_mul::is_supported(kind, intermediate, device)
+            && slime_kernel::qk_norm_rope::is_supported(kind, dim, device)
+            && slime_kernel::paged_attention::is_supported(kind, dim, device)
+    }
+
     /// For up to `max_rows` sequences over the blocks of `kv`; everything of theirs is sent to `stream`.
     ///
     /// # Errors

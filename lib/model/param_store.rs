@@ -38,6 +38,26 @@ impl ParamStore {
         Ok(Self { specs, tensors, by_name, kind, device })
     }
 
+    /// Storages of `config` drawn from `seed`, for measurements: matrices are normal deviates of 0.02, vectors (norms and
+    /// biases) are 1.
+    ///
+    /// # Errors
+    /// libtorch has no room.
+    pub fn drawn_from(seed: i64, config: &HfConfig, kind: Kind, device: Device) -> Result<Self> {
+        tch::manual_seed(seed);
+        let specs = slime_weights::storages(config);
+        let draw = |spec: &StorageSpec| {
+            let shape: Vec<i64> = spec.shape.iter().map(|n| *n as i64).collect();
+            if shape.len() == 1 {
+                return Ok(Tensor::f_ones(&shape, (kind, device))?);
+            }
+            Ok(Tensor::f_randn(&shape, (kind, device))?.f_mul_scalar_(f64::from(HEAD_STD))?)
+        };
+        let tensors = specs.iter().map(draw).collect::<Result<Vec<_>>>()?;
+        let by_name = specs.iter().enumerate().map(|(at, spec)| (spec.name.clone(), at)).collect();
+        Ok(Self { specs, tensors, by_name, kind, device })
+    }
+
     /// Adds the head of one number per hidden state. What `weights` does not hold begins as a normal deviate of 0.02
     /// (the weight, drawn from `seed`) and 0 (the bias), as slime's critic does.
     ///
