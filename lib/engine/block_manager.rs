@@ -1,4 +1,7 @@
-//! Owns the blocks of the paged KV cache: reference counts, sharing and copy-on-write. It never sees their contents.
+//! Owns the blocks of the paged KV cache: reference counts, sharing, copy-on-write, and what whole blocks may be found again
+//! by. It never sees their contents.
+
+use crate::radix_cache::{Place, RadixCache};
 
 /// A block whose contents must be copied before the next forward pass; copies run in the order given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,23 +12,88 @@ pub struct BlockCopy {
     pub to: u32,
 }
 
-/// Blocks of `block_size` token slots, each free or referenced by one or more block tables.
+/// Blocks of `block_size` token slots, each free (some of them with contents that may be found again) or referenced by one or
+/// more block tables.
 #[derive(Debug)]
 pub struct BlockManager {
     block_size: usize,
     free: Vec<u32>,
     ref_counts: Vec<u32>,
+    /// None where contents are not found again.
+    cache: Option<RadixCache>,
+}
+
+/// How far the blocks of a sequence were told to the cache.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Told {
+    num_blocks: usize,
+    /// Behind them; none before the first look.
+    place: Option<Place>,
 }
 
 impl BlockManager {
     /// `num_blocks` free blocks of `block_size` slots.
     pub fn new(num_blocks: usize, block_size: usize) -> Self {
-        Self { block_size, free: (0..num_blocks as u32).rev().collect(), ref_counts: vec![0; num_blocks] }
+        let free = (0..num_blocks as u32).rev().collect();
+        Self { block_size, free, ref_counts: vec![0; num_blocks], cache: None }
+    }
+
+    /// From now on whole blocks are found again until others need their place.
+    #[must_use]
+    pub fn with_cache(mut self) -> Self {
+        self.cache = Some(RadixCache::new());
+        self
     }
 
     /// Blocks nobody references.
     pub fn num_free(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.cache.as_ref().map_or(0, RadixCache::num_idle)
+    }
+
+    /// Forgets what blocks hold.
+    pub fn forget(&mut self) {
+        if let Some(cache) = &mut self.cache {
+            self.free.extend(cache.clear());
+        }
+    }
+
+    /// References the whole blocks at the beginning of `tokens` that are there, but for the last token, as a table.
+    pub(crate) fn find(&mut self, tokens: &[u32]) -> (Vec<u32>, Told) {
+        let mut table = Vec::new();
+        let Some(cache) = &mut self.cache else { return (table, Told::default()) };
+        let mut place = cache.root();
+        let whole = &tokens[..tokens.len().saturating_sub(1)];
+        for chunk in whole.chunks_exact(self.block_size) {
+            let Some((behind, block)) = cache.child(place, chunk) else { break };
+            cache.revive(block);
+            self.ref_counts[block as usize] += 1;
+            table.push(block);
+            place = behind;
+        }
+        let told = Told { num_blocks: table.len(), place: Some(place) };
+        (table, told)
+    }
+
+    /// How far the cache knows the whole blocks of `tokens`.
+    pub(crate) fn told(&self, tokens: &[u32]) -> Told {
+        let Some(cache) = &self.cache else { return Told::default() };
+        let (mut place, mut num_blocks) = (cache.root(), 0);
+        for chunk in tokens.chunks_exact(self.block_size) {
+            let Some((behind, _)) = cache.child(place, chunk) else { break };
+            (place, num_blocks) = (behind, num_blocks + 1);
+        }
+        Told { num_blocks, place: Some(place) }
+    }
+
+    /// Lets the whole blocks of a sequence be found again whose first `len` tokens are computed.
+    pub(crate) fn tell(&mut self, told: &mut Told, table: &[u32], tokens: &[u32], len: usize) {
+        let (Some(cache), Some(mut place)) = (&mut self.cache, told.place) else { return };
+        let chunks = tokens[..len.min(tokens.len())].chunks_exact(self.block_size);
+        for (chunk, block) in chunks.zip(table).skip(told.num_blocks) {
+            place = cache.insert(place, chunk, *block);
+            told.num_blocks += 1;
+        }
+        told.place = Some(place);
     }
 
     /// All blocks.
@@ -52,6 +120,7 @@ impl BlockManager {
     pub fn share(&mut self, table: &[u32], len: usize) -> Vec<u32> {
         let shared = table[..self.blocks_for(len)].to_vec();
         for &block in &shared {
+            debug_assert!(self.ref_counts[block as usize] > 0, "block {block} is nobody's");
             self.ref_counts[block as usize] += 1;
         }
         shared
@@ -67,7 +136,7 @@ impl BlockManager {
     /// Makes positions `start..end` of `table` writable: appends blocks and replaces shared ones by private copies.
     /// All or nothing: `None` and nothing changed when there are too few free blocks.
     pub fn reserve(&mut self, table: &mut Vec<u32>, start: usize, end: usize) -> Option<Vec<BlockCopy>> {
-        if self.num_needed(table, start, end) > self.free.len() {
+        if self.num_needed(table, start, end) > self.num_free() {
             return None;
         }
         let mut copies = Vec::new();
@@ -94,18 +163,20 @@ impl BlockManager {
     /// # Panics
     /// A block is given back more often than it was referenced: two sequences would write into it.
     pub fn release(&mut self, table: &mut Vec<u32>) {
-        for block in table.drain(..) {
+        // The last block first: the beginning of a text stays longest.
+        for block in table.drain(..).rev() {
             let count = &mut self.ref_counts[block as usize];
             assert!(*count > 0, "block {block} released more often than it was referenced");
             *count -= 1;
-            if *count == 0 {
+            if *count == 0 && !self.cache.as_mut().is_some_and(|cache| cache.retire(block)) {
                 self.free.push(block);
             }
         }
     }
 
     fn allocate(&mut self) -> u32 {
-        let block = self.free.pop().expect("reserve checked the number of free blocks");
+        let block = self.free.pop().or_else(|| self.cache.as_mut().and_then(RadixCache::evict));
+        let block = block.expect("reserve checked the number of free blocks");
         self.ref_counts[block as usize] = 1;
         block
     }

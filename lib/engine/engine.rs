@@ -28,11 +28,20 @@ pub struct EngineConfig {
     pub max_batch_tokens: usize,
     /// Prompt and response together; `None` is what the model allows.
     pub context_len: Option<usize>,
+    /// Whether a prompt that begins like an earlier one under the same weights takes that one's keys and values.
+    pub prefix_cache: bool,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { block_size: 16, num_blocks: 2048, max_num_seqs: 64, max_batch_tokens: 1024, context_len: None }
+        Self {
+            block_size: 16,
+            num_blocks: 2048,
+            max_num_seqs: 64,
+            max_batch_tokens: 1024,
+            context_len: None,
+            prefix_cache: true,
+        }
     }
 }
 
@@ -90,6 +99,10 @@ pub struct Usage {
     pub num_sampled_tokens: u64,
     /// Sequences put back for want of blocks.
     pub num_preemptions: u64,
+    /// Prompt tokens of finished samples, and those of them that the cache had.
+    pub num_prompt_tokens: u64,
+    /// See `num_prompt_tokens`.
+    pub num_cached_tokens: u64,
 }
 
 /// What an engine holds at the moment.
@@ -149,6 +162,7 @@ impl<M: ForwardModel> Engine<M> {
     pub fn new(mut model: M, decode: Arc<Decode>, config: &EngineConfig, version: u64) -> Result<Self> {
         model.allocate(config.num_blocks, config.block_size, config.max_num_seqs.max(1))?;
         let blocks = BlockManager::new(config.num_blocks, config.block_size);
+        let blocks = if config.prefix_cache { blocks.with_cache() } else { blocks };
         let longest = model.context_len();
         Ok(Self {
             model,
@@ -214,6 +228,10 @@ impl<M: ForwardModel> Engine<M> {
             let now = Instant::now();
             timings.extend(finished.iter().map(|sequence| timing(sequence, now)));
         }
+        for sequence in &finished {
+            self.usage.num_prompt_tokens += sequence.prompt_len() as u64;
+            self.usage.num_cached_tokens += sequence.num_cached as u64;
+        }
         Ok(finished.into_iter().map(|sequence| self.complete(sequence)).collect())
     }
 
@@ -265,7 +283,13 @@ impl<M: ForwardModel> Engine<M> {
         if kv == KvOnSwap::Recompute {
             self.scheduler.preempt_all();
         }
+        self.forget_prefixes();
         Ok(())
+    }
+
+    /// Gives up what the cache knows of texts that are not running.
+    pub fn forget_prefixes(&mut self) {
+        self.scheduler.blocks().forget();
     }
 
     /// The version new tokens carry.

@@ -9,6 +9,7 @@ mod error;
 mod forward;
 mod model_runner;
 mod penalties;
+mod radix_cache;
 mod sampler;
 mod sampling;
 mod scheduler;

@@ -225,8 +225,14 @@ mod tests {
 
     fn engine(name: &str, num_blocks: usize, max_num_seqs: usize) -> Engine<ModelRunner> {
         let runner = ModelRunner::load(&dir(name), Kind::Float, Device::Cpu).unwrap();
-        let config =
-            EngineConfig { block_size: 4, num_blocks, max_num_seqs, max_batch_tokens: 24, context_len: None };
+        let config = EngineConfig {
+            block_size: 4,
+            num_blocks,
+            max_num_seqs,
+            max_batch_tokens: 24,
+            context_len: None,
+            prefix_cache: true,
+        };
         Engine::new(runner, Arc::new(|_: &[u32]| String::new()), &config, 0).unwrap()
     }
 

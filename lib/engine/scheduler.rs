@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
+use crate::block_manager::Told;
 use crate::sequence::{Flight, Sequence};
 use crate::{Batch, BlockCopy, BlockManager, Result};
 
@@ -60,6 +61,9 @@ impl Scheduler {
     pub fn schedule(&mut self) -> Batch {
         let mut budget = self.max_batch_tokens;
         let mut copies = Vec::new();
+        for sequence in &mut self.running {
+            tell(&mut self.blocks, sequence);
+        }
         let before = self.num_preemptions;
         // Sequences that only decode go first, so that long prompts never make them wait.
         self.continue_running(&mut budget, &mut copies, |s| s.num_pending() == 1 && !s.is_full());
@@ -164,8 +168,15 @@ impl Scheduler {
             let shared_len = sequence.prompt_len().min(sequence.tokens.len() + sequence.flights.len() - 1);
             sequence.block_table = self.blocks.share(&self.running[donor].block_table, shared_len);
             sequence.num_computed = shared_len;
+            sequence.told = self.blocks.told(&sequence.tokens[..sequence.prompt_len()]);
             if sequence.response().is_empty() {
                 sequence.num_cached = shared_len;
+            }
+        } else {
+            (sequence.block_table, sequence.told) = self.blocks.find(&sequence.tokens);
+            sequence.num_computed = sequence.block_table.len() * self.blocks.block_size();
+            if sequence.response().is_empty() {
+                sequence.num_cached = sequence.num_computed;
             }
         }
         let start = sequence.num_computed;
@@ -178,8 +189,7 @@ impl Scheduler {
             return true;
         }
         if let Some(mut sequence) = self.running.pop() {
-            self.blocks.release(&mut sequence.block_table);
-            sequence.num_computed = 0;
+            self.give_up(&mut sequence);
             self.waiting.insert(i, sequence);
         }
         false
@@ -187,10 +197,16 @@ impl Scheduler {
 
     fn preempt(&mut self, i: usize) {
         let mut sequence = self.running.remove(i);
-        self.blocks.release(&mut sequence.block_table);
-        sequence.num_computed = 0;
+        self.give_up(&mut sequence);
         self.waiting.push_front(sequence);
         self.num_preemptions += 1;
+    }
+
+    /// Takes its blocks from a sequence.
+    fn give_up(&mut self, sequence: &mut Sequence) {
+        self.blocks.release(&mut sequence.block_table);
+        sequence.num_computed = 0;
+        sequence.told = Told::default();
     }
 
     /// Puts every running sequence back in the queue, in order, so that all of the cache is computed anew.
@@ -270,6 +286,7 @@ impl Scheduler {
     pub fn take(&mut self, is_chosen: impl Fn(&Sequence) -> bool) -> Vec<Sequence> {
         let mut taken: Vec<Sequence> = self.running.extract_if(.., |s| is_chosen(s)).collect();
         for sequence in &mut taken {
+            tell(&mut self.blocks, sequence);
             self.blocks.release(&mut sequence.block_table);
         }
         if self.waiting.iter().any(&is_chosen) {
@@ -279,4 +296,10 @@ impl Scheduler {
         }
         taken
     }
+}
+
+/// Lets the whole blocks of a sequence be found again.
+fn tell(blocks: &mut BlockManager, sequence: &mut Sequence) {
+    let Sequence { told, block_table, tokens, num_computed, .. } = sequence;
+    blocks.tell(told, block_table, tokens, *num_computed);
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use slime_record::VersionRun;
 
+use crate::block_manager::Told;
 use crate::penalties::SeenTokens;
 use crate::{FinishReason, GrammarState, KeptIds, Request, RowDraw, Sampled};
 
@@ -38,6 +39,8 @@ pub(crate) struct Sequence {
     /// Tokens it may have at most.
     pub max_len: usize,
     pub block_table: Vec<u32>,
+    /// How far the cache knows these blocks.
+    pub told: Told,
     pub log_probs: Vec<f32>,
     /// What truncation left to each choice, where that is asked for.
     pub kept: KeptIds,
@@ -90,6 +93,7 @@ impl Sequence {
             num_computed: 0,
             chunk_len: 0,
             block_table: Vec::new(),
+            told: Told::default(),
             log_probs: Vec::new(),
             weight_versions: Vec::new(),
             finish: None,

@@ -323,6 +323,9 @@ impl DecodeSteps {
         if sums + weights > room.size1()? {
             return Ok(of(self.device)?);
         }
-        Ok([room.f_narrow(0, 0, sums)?.f_view([-1, dim])?, room.f_narrow(0, sums, weights)?.f_view([-1, 2])?])
+        Ok([
+            room.f_narrow(0, 0, sums)?.f_view([sums / dim, dim])?,
+            room.f_narrow(0, sums, weights)?.f_view([weights / 2, 2])?,
+        ])
     }
 }

@@ -14,7 +14,14 @@ fn engine<M: ForwardModel>(model: M, config: &EngineConfig) -> Engine<M> {
 }
 
 fn config(num_blocks: usize, max_num_seqs: usize, max_batch_tokens: usize) -> EngineConfig {
-    EngineConfig { block_size: 4, num_blocks, max_num_seqs, max_batch_tokens, context_len: None }
+    EngineConfig {
+        block_size: 4,
+        num_blocks,
+        max_num_seqs,
+        max_batch_tokens,
+        context_len: None,
+        prefix_cache: true,
+    }
 }
 
 fn request(id: u64, prompt_len: u32, n: u32, max_new_tokens: usize) -> Request {

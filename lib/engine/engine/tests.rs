@@ -15,7 +15,14 @@ fn engine(config: &EngineConfig) -> Engine<NaiveModel> {
 }
 
 fn config(num_blocks: usize, max_num_seqs: usize, max_batch_tokens: usize) -> EngineConfig {
-    EngineConfig { block_size: 4, num_blocks, max_num_seqs, max_batch_tokens, context_len: None }
+    EngineConfig {
+        block_size: 4,
+        num_blocks,
+        max_num_seqs,
+        max_batch_tokens,
+        context_len: None,
+        prefix_cache: true,
+    }
 }
 
 fn request(id: u64, prompt_len: u32, n: u32, max_new_tokens: usize) -> Request {
@@ -342,4 +349,51 @@ fn constrained_samples_stay_in_their_grammar_and_others_are_as_without() {
     assert!(complete.tokens.iter().chain(&stuck.tokens).all(|token| token % 2 == 0));
     assert!(complete.log_probs.iter().all(|log_prob| log_prob.is_finite()));
     assert_matches_reference(&[free], &done);
+}
+
+#[test]
+fn a_prompt_that_begins_like_an_earlier_one_takes_its_blocks_until_the_weights_change() {
+    let mut engine = engine(&config(60, 8, 64));
+    let (first, mut second) = (request(0, 22, 1, 4), request(1, 22, 1, 4));
+    second.tokens[..20].copy_from_slice(&first.tokens[..20]);
+    let computed = |engine: &mut Engine<NaiveModel>, request: &Request| {
+        let before = engine.model.num_tokens;
+        engine.submit(request.clone()).unwrap();
+        let done = run(engine);
+        (engine.model.num_tokens - before, done[0].num_cached, done)
+    };
+    let (num_first, cached, done) = computed(&mut engine, &first);
+    assert_eq!(cached, 0);
+    assert_matches_reference(&[first.clone()], &done);
+    let (num_second, cached, done) = computed(&mut engine, &second);
+    // Five whole blocks are the same.
+    assert_eq!((cached, num_first - num_second), (20, 20));
+    assert_matches_reference(&[second.clone()], &done);
+    // A multi-turn prompt: prompt and response of before, and more.
+    let mut third = first.clone();
+    third.tokens.extend(reference(&first)[0].0.iter().chain(&[1, 2, 3]));
+    let (_, cached, done) = computed(&mut engine, &third);
+    assert_eq!(cached, 24);
+    assert_matches_reference(&[third], &done);
+    assert_eq!((engine.usage().num_cached_tokens, engine.usage().num_prompt_tokens), (44, 22 + 22 + 29));
+    engine.swap_weights::<Error>(1, KvOnSwap::Keep, |_| Ok(())).unwrap();
+    assert_eq!(computed(&mut engine, &second).1, 0);
+    engine.forget_prefixes();
+    assert_eq!(computed(&mut engine, &second).1, 0);
+}
+
+#[test]
+fn prefixes_that_are_kept_never_take_room_from_samples() {
+    let mut engine = engine(&config(16, 4, 32));
+    for round in 0..40 {
+        let requests: Vec<Request> = (0..3).map(|id| request(id + round % 5, 17, 2, 20)).collect();
+        for request in &requests {
+            engine.submit(request.clone()).unwrap();
+        }
+        let done = run(&mut engine);
+        let mut requests = requests;
+        requests.sort_by_key(|request| request.id);
+        assert_matches_reference(&requests, &done);
+    }
+    assert!(engine.usage().num_cached_tokens > 0);
 }
