@@ -15,7 +15,7 @@ pub struct Sampled {
     /// Its log-prob after temperature and truncation; at temperature 0 that of the untouched softmax,
     /// since the greedy distribution gives every choice 0.
     pub log_prob: f32,
-    /// The tokens it was drawn from, most likely first, where `params.keeps_ids` and truncation left some out; else empty.
+    /// The tokens it was drawn from, in their order, where `params.keeps_ids` and truncation left some out; else empty.
     pub kept: Vec<u32>,
 }
 
@@ -73,7 +73,9 @@ pub fn sample(
     if params.keeps_all() {
         return sampled(draw_of_all(weights, sums, uniform * total)?, total);
     }
-    let kept = truncate(weights, total, params);
+    let mut kept = truncate(weights, total, params);
+    // In the order of the whole vocabulary, as a GPU draws.
+    kept.sort_unstable();
     let kept_total: f64 = kept.iter().map(|&i| f64::from(weights[i as usize])).sum();
     let entries = kept.iter().map(|&i| (i as usize, weights[i as usize]));
     let drawn = sampled(draw(entries, 0.0, uniform * kept_total)?, kept_total)?;

@@ -133,8 +133,8 @@ impl Model {
         let HfConfig { hidden_size, intermediate_size, num_attention_heads, .. } = self.config;
         let heads = num_attention_heads + 2 * self.config.num_key_value_heads;
         let attention = (heads + 2 * num_attention_heads) * self.config.head_dim;
-        // Two norms, two deltas; gate, up and their product.
-        let width = 4 * hidden_size + attention + 3 * intermediate_size;
+        // Two norms, two deltas and, after the last layer, the final norm; gate, up and their product.
+        let width = 5 * hidden_size + attention + 3 * intermediate_size;
         num_rows * width * self.params.kind().elt_size_in_bytes() + (16 << 10)
     }
 

@@ -102,11 +102,17 @@ fn samples_of_graphs_are_those_of_the_cpu_and_their_log_probs_those_of_whole_pas
                         tokens.extend(&got.tokens);
                         let scored =
                             on_gpu.score(got.id, &tokens, if temperature > 0.0 { temperature } else { 1.0 });
-                        for (a, b) in got.log_probs.iter().zip(&scored.unwrap()[prompt_len - 1..]) {
+                        let scored = scored.unwrap();
+                        for (at, (a, b)) in got.log_probs.iter().zip(&scored[prompt_len - 1..]).enumerate() {
+                            let of_cpu = expected.log_probs[at];
                             assert!(
                                 (a - b).abs() < tolerance,
-                                "{family} {kind:?} {num_blocks} {}: {a}, {b}",
-                                got.id
+                                "{family} {kind:?}, {num_blocks} blocks, sample {}/{} of {prompt_len} tokens, token {at}: {a}, \
+                                 scored {b}, on the CPU {of_cpu} (tokens {} and {})",
+                                got.id,
+                                got.index,
+                                got.tokens[at],
+                                expected.tokens[at]
                             );
                         }
                     }
