@@ -9,9 +9,8 @@ typedef unsigned long long u64;
 
 constexpr u32 ALL_LANES = 0xffffffffu;
 constexpr int WARPS = THREADS / 32;
-// Ids that a warp takes at a time, and a block.
+// Ids that a warp takes at a time.
 constexpr int RUN = 128;
-constexpr int TILE = WARPS * RUN;
 // Runs that the block remembers; longer rows are taken in larger runs.
 constexpr int MOST_RUNS = 2048;
 // Weights are at most 1; as integers their sums are exact in any order.
@@ -63,9 +62,18 @@ struct Row {
     // Of ids with a smaller key nothing is drawn.
     u32 least;
 
-    __device__ __forceinline__ float weight(int id) const {
-        const float x = logits[id];
+    __device__ __forceinline__ float weight_of(float x) const {
         return key_of(x) >= least ? expf((x - largest) * inverse) : 0.f;
+    }
+
+    __device__ __forceinline__ float weight(int id) const { return weight_of(logits[id]); }
+
+    // Four neighbours from a multiple of 4 on; minus infinity beyond the end.
+    __device__ __forceinline__ float4 four(int id) const {
+        if (num % 4 == 0) return *reinterpret_cast<const float4*>(logits + id);
+        const float none = __int_as_float(0xff800000);
+        return make_float4(logits[id], id + 1 < num ? logits[id + 1] : none, id + 2 < num ? logits[id + 2] : none,
+                           id + 3 < num ? logits[id + 3] : none);
     }
 };
 
@@ -112,10 +120,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // The largest logit.
     Best best = {__int_as_float(0xff800000), 0x7fffffff};
     bool is_bad = false;
-    for (int id = threadIdx.x; id < num; id += THREADS) {
-        const float x = row.logits[id];
-        is_bad |= !(x < __int_as_float(0x7f800000));
-        best.take({x, id});
+#pragma unroll 4
+    for (int id = threadIdx.x * 4; id < num; id += THREADS * 4) {
+        const float4 four = row.four(id);
+        const float values[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            is_bad |= !(values[i] < __int_as_float(0x7f800000));
+            best.take({values[i], id + i});
+        }
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
@@ -158,10 +171,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 
     // Sums of runs of neighbours, then the run and the id at which the running sum passes the target.
-    const int run = max(RUN, ((num + MOST_RUNS - 1) / MOST_RUNS + 31) / 32 * 32), num_runs = (num + run - 1) / run;
+    const int run = ((num + MOST_RUNS - 1) / MOST_RUNS + RUN - 1) / RUN * RUN, num_runs = (num + run - 1) / run;
+#pragma unroll 4
     for (int r = warp; r < num_runs; r += WARPS) {
         float sum = 0;
-        for (int id = r * run + lane; id < min(num, (r + 1) * run); id += 32) sum += row.weight(id);
+        for (int id = r * run + lane * 4; id < min(num, (r + 1) * run); id += RUN) {
+            const float4 four = row.four(id);
+            sum += row.weight_of(four.x) + row.weight_of(four.y) + row.weight_of(four.z) + row.weight_of(four.w);
+        }
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
         if (lane == 0) shared.sums[r] = sum;

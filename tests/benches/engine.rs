@@ -131,6 +131,8 @@ fn main() {
             num_blocks: 256 * 2048 / 16 + 512,
             max_num_seqs: 256,
             max_batch_tokens: 8192,
+            // The same prompts come again.
+            prefix_cache: false,
             ..EngineConfig::default()
         };
         let mut engine = Engine::new(runner, Arc::new(|_: &[u32]| String::new()), &engine_config, 0).unwrap();
