@@ -12,7 +12,7 @@ use slime_verifier::{RewardSet, split_types};
     name = "slime-reward",
     version,
     about = "Scores samples: rows in, the same rows with `reward` and `rewards` out, order kept",
-    after_help = AFTER_HELP
+    after_help = after_help()
 )]
 pub struct Args {
     /// Reward types with weights, summed: NAME[:WEIGHT][,NAME...]; may be repeated
@@ -52,20 +52,17 @@ pub struct Args {
     pub verbosity: Verbosity,
 }
 
-const AFTER_HELP: &str = "\
+/// What stands below the options: the reward types come from their table.
+fn after_help() -> String {
+    format!("{BEFORE_TYPES}\n\n{}\n{AFTER_TYPES}", slime_verifier::help())
+}
+
+const BEFORE_TYPES: &str = "\
 Reads:   rows with `response`, and `label` and `metadata` where the type needs them
 Writes:  the same rows plus `reward` (the weighted sum) and `rewards` (one value for each type);
-         with --follow reads RUN/rollout segments and writes RUN/column/reward and RUN/trace
+         with --follow reads RUN/rollout segments and writes RUN/column/reward and RUN/trace";
 
-Types:
-  exact                     the answer is the label, apart from surrounding blanks
-  number                    the number of the last \\boxed{}, else the last one, is the label's
-  format:think_answer       <think>..</think><answer>..</answer> and nothing else (also `format`)
-  format:json               one JSON value, bare or in a code fence
-  format:xml                one well-formed XML element, bare or in a code fence
-  format:regex=PATTERN      the pattern matches somewhere; takes the rest of the argument
-  command:PROGRAM [ARG...]  your program, JSON lines in and out; takes the rest of the argument
-
+const AFTER_TYPES: &str = "\
 Example:
   slime-reward --type number,format:json:0.2 --input samples.jsonl --output scored.jsonl
 

@@ -40,7 +40,7 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
         .with_hint("set reward.placement = \"separate\" in run.toml"));
     }
     join_attempt(&paths::worker(COLUMN, args.worker), &config.watchdog);
-    let mut rewards = args.reward_set(&config)?;
+    let rewards = args.reward_set(&config)?;
     let mut store = FsStore::open(run).map_err(failure)?;
     if !args.takeover {
         let owner = paths::worker(COLUMN, args.worker);

@@ -1,7 +1,7 @@
 //! Scores batch after batch.
 
 use slime_cli::{Failure, parse, start_logging};
-use slime_verifier::{RewardSet, Row, Scored};
+use slime_verifier::{Error, RewardSet, Row, Scored};
 
 use crate::args::Args;
 use crate::follow::follow;
@@ -19,7 +19,7 @@ pub fn main() -> Result<(), Failure> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    let mut rewards = args.reward_set(&config)?;
+    let rewards = args.reward_set(&config)?;
     if args.dry_run {
         let text = config.to_toml().map_err(|error| Failure::from_error(error.exit_code(), &error))?;
         return Err(Failure::new(0, text));
@@ -32,7 +32,7 @@ pub fn main() -> Result<(), Failure> {
         if batch.is_empty() {
             break;
         }
-        let scored = score(&mut rewards, &batch, &input)?;
+        let scored = score(&rewards, &batch, &input)?;
         if args.explain {
             explain(&rewards, &batch, &scored, input.unit());
         }
@@ -45,7 +45,7 @@ pub fn main() -> Result<(), Failure> {
     output.finish()
 }
 
-fn score(rewards: &mut RewardSet, batch: &[InputRow], input: &Input) -> Result<Vec<Scored>, Failure> {
+fn score(rewards: &RewardSet, batch: &[InputRow], input: &Input) -> Result<Vec<Scored>, Failure> {
     let rows: Vec<Row<'_>> = batch
         .iter()
         .map(|row| Row {
@@ -53,11 +53,16 @@ fn score(rewards: &mut RewardSet, batch: &[InputRow], input: &Input) -> Result<V
             label: row.label.as_deref(),
             metadata: row.metadata.as_deref(),
             num_tokens: row.num_tokens,
+            ..Row::default()
         })
         .collect();
     rewards.score(&rows).map_err(|error| {
+        let (row, error) = match error {
+            Error::Row { row, source } => (batch.get(row), *source),
+            error => (None, error),
+        };
         let mut failure = Failure::from_error(error.exit_code(), &error);
-        if let Some(row) = error.row().and_then(|row| batch.get(row)) {
+        if let Some(row) = row {
             failure.message =
                 format!("{}: {} {}: {}", input.name(), input.unit(), row.number, failure.message);
         }

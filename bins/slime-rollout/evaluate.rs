@@ -166,7 +166,7 @@ impl Evaluator {
     ) -> Result<(), Failure> {
         let bytes = encode_segment(samples, &write_samples::provenance(&self.config)).map_err(failure!())?;
         store.seal(&paths::evaluation_file(place, set, "samples"), &bytes).map_err(failure!())?;
-        let Some(set_of_rewards) = &mut self.rewards else { return Ok(()) };
+        let Some(set_of_rewards) = &self.rewards else { return Ok(()) };
         let rewards = set_of_rewards.score_samples(samples).map_err(failure!())?;
         let column = Column::new("reward", samples, ColumnValues::F32(rewards.clone()));
         let bytes = column.encode(&write_samples::provenance(&self.config)).map_err(failure!())?;

@@ -1,242 +1,263 @@
 //! The `command:PROGRAM` reward: rows as JSON lines to a program's stdin, one JSON line of reward back for each.
 //!
 //! The program is argv without a shell, with a scrubbed environment, in its own process group, and stays for the
-//! whole run. A reply is a number or an object with `reward` and, if it likes, `reason` and `token_rewards`, a number for
-//! each of the response's `num_tokens` tokens.
+//! whole run. Before its name may stand `processes=N` (so many of them share the rows), `timeout_s=S` (how long it may
+//! owe a reply) and `on_error=VALUE` (the reward of a row at which it fails; without it that is an error).
 
-use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::io::{BufWriter, Write};
+use std::process::ChildStdin;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::process::Running;
+use crate::reply::read_reply;
 use crate::{Row, Verdict, Verifier};
 
-/// A program that owes a reply for longer than this has failed.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(2 * 60);
-/// After its stdin closed, a program may take this long to end by itself.
-const END_TIMEOUT: Duration = Duration::from_secs(2);
-/// The variables a program inherits; everything else is withheld.
-const ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER"];
+/// A program that owes a reply for longer than this has failed, unless told otherwise.
+const REPLY_TIMEOUT_S: f64 = 120.0;
+/// Rows that a process of several is given at once.
+const CHUNK_ROWS: usize = 16;
 
 /// The reward of a program.
 pub(crate) struct Command {
     argv: Vec<String>,
-    running: Option<Running>,
+    timeout: Duration,
+    on_error: Option<f64>,
+    pool: Pool,
 }
 
-struct Running {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    replies: Receiver<std::io::Result<String>>,
+/// Processes that wait for rows, and how many more may be started.
+struct Pool {
+    limit: usize,
+    state: Mutex<(Vec<Running>, usize)>,
+    freed: Condvar,
 }
+
+/// Consecutive rows and where the first stands.
+type Chunk<'a, 'r> = (usize, &'a [Row<'r>]);
 
 impl Command {
     /// Splits the command line; the program starts with the first row.
-    pub(crate) fn new(spec: &str, line: &str) -> Result<Self> {
-        let problem = |problem| Error::CommandLine { spec: spec.to_owned(), problem };
-        let argv = split_words(line).map_err(problem)?;
+    pub(crate) fn new(options: &mut Options) -> Result<Self> {
+        let limit = options.count("processes", 1)?;
+        let timeout = options.duration("timeout_s", REPLY_TIMEOUT_S)?;
+        let on_error = options.optional_number("on_error")?;
+        let argv = options.rest_words()?;
         if argv.is_empty() {
-            return Err(problem("expected a program after command:"));
+            return Err(options.problem("expected a program after command:"));
         }
-        Ok(Self { argv, running: None })
+        let pool = Pool { limit, state: Mutex::new((Vec::new(), 0)), freed: Condvar::new() };
+        Ok(Self { argv, timeout, on_error, pool })
     }
 
-    fn failure(&self, row: usize, problem: String) -> Error {
-        Error::Program { row, program: self.argv[0].clone(), problem }
-    }
-
-    fn start(&self) -> Result<Running> {
-        let mut command = std::process::Command::new(&self.argv[0]);
-        command.args(&self.argv[1..]).env_clear().process_group(0);
-        command.envs(ENVIRONMENT.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let failed = |source| Error::Start { program: self.argv[0].clone(), source };
-        let mut child = command.spawn().map_err(failed)?;
-        let stdin = child.stdin.take();
-        let stdout = child.stdout.take().ok_or_else(|| failed(ErrorKind::BrokenPipe.into()))?;
-        let (sender, replies) = sync_channel(1024);
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines() {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Ok(Running { child, stdin, replies })
+    fn failure(&self, problem: String) -> Error {
+        Error::Program { program: self.argv.first().cloned().unwrap_or_default(), problem }
     }
 }
 
 impl Verifier for Command {
-    fn score(&mut self, rows: &[Row<'_>]) -> Result<Vec<Verdict>> {
-        let mut running = match self.running.take() {
-            Some(running) => running,
-            None => self.start()?,
-        };
-        // On an error `running` is dropped here, which ends the program.
-        let verdicts = self.exchange(&mut running, rows)?;
-        self.running = Some(running);
-        Ok(verdicts)
+    fn score(&self, rows: &[Row<'_>]) -> Vec<Result<Verdict>> {
+        let size = if self.pool.limit == 1 { rows.len() } else { CHUNK_ROWS };
+        let size = size.clamp(1, rows.len().max(1));
+        let chunks = rows.chunks(size).enumerate().map(|(at, chunk)| (at * size, chunk));
+        let chunks: Mutex<VecDeque<Chunk<'_, '_>>> = Mutex::new(chunks.collect());
+        let verdicts: Mutex<Vec<Option<Result<Verdict>>>> = Mutex::new(rows.iter().map(|_| None).collect());
+        let num_threads = self.pool.limit.min(rows.len().div_ceil(size));
+        std::thread::scope(|scope| {
+            for _ in 0..num_threads {
+                scope.spawn(|| {
+                    loop {
+                        // The lock is let go before the rows are scored.
+                        let next = lock(&chunks).pop_front();
+                        let Some((first, chunk)) = next else { break };
+                        let scored = self.score_chunk(chunk);
+                        if scored.iter().any(Result::is_err) {
+                            // Later rows are not asked about: the caller stops at the error.
+                            lock(&chunks).clear();
+                        }
+                        let mut verdicts = lock(&verdicts);
+                        for (place, verdict) in verdicts.iter_mut().skip(first).zip(scored) {
+                            *place = Some(verdict);
+                        }
+                    }
+                });
+            }
+        });
+        let unasked = || Err(self.failure("not asked, since it failed at an earlier row".to_owned()));
+        let verdicts = verdicts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(unasked)).collect()
     }
 }
 
 impl Command {
-    /// Writes from a second thread, so that a program which replies before it read everything does not block us.
-    fn exchange(&self, running: &mut Running, rows: &[Row<'_>]) -> Result<Vec<Verdict>> {
-        let Running { child, stdin, replies } = running;
-        let stdin = stdin.as_mut().ok_or_else(|| self.failure(0, "its stdin is closed".to_owned()))?;
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(move || write_rows(stdin, rows));
-            let verdicts: Result<Vec<Verdict>> =
-                rows.iter().enumerate().map(|(at, row)| self.reply(replies, at, row.num_tokens)).collect();
-            if verdicts.is_err() {
-                // A writer blocked on a full pipe comes free when the program is gone.
-                kill(child);
+    /// A verdict for each row, or for those up to the one at which the program failed.
+    fn score_chunk(&self, rows: &[Row<'_>]) -> Vec<Result<Verdict>> {
+        let mut verdicts = Vec::with_capacity(rows.len());
+        while let Some(rest) = rows.get(verdicts.len()..).filter(|rest| !rest.is_empty()) {
+            let mut running = match self.pool.take(|| Running::start(&self.argv)) {
+                Ok(running) => running,
+                Err(error) => {
+                    verdicts.push(Err(error));
+                    return verdicts;
+                }
+            };
+            let (scored, problem) = self.exchange(&mut running, rest);
+            verdicts.extend(scored.into_iter().map(Ok));
+            // A program that failed ends here; the next row has a new one.
+            self.pool.put(problem.is_none().then_some(running));
+            match (problem, self.on_error) {
+                (None, _) => {}
+                (Some(problem), Some(reward)) => {
+                    let reason = format!("the default, since the program failed: {problem}");
+                    verdicts.push(Ok(Verdict { failure: Some(problem), ..Verdict::new(reward, reason) }));
+                }
+                (Some(problem), None) => {
+                    verdicts.push(Err(self.failure(problem)));
+                    return verdicts;
+                }
             }
-            match (writer.join(), verdicts) {
-                (Ok(Err(error)), Ok(_)) => Err(self.failure(0, format!("cannot write to it: {error}"))),
-                (_, verdicts) => verdicts,
-            }
-        })
+        }
+        verdicts
     }
 
-    fn reply(
-        &self,
-        replies: &Receiver<std::io::Result<String>>,
-        row: usize,
-        num_tokens: Option<usize>,
-    ) -> Result<Verdict> {
-        let line = match replies.recv_timeout(REPLY_TIMEOUT) {
-            Ok(Ok(line)) => line,
-            Ok(Err(error)) => return Err(self.failure(row, format!("cannot read its reply: {error}"))),
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(self.failure(row, "ended without a reply for every row".to_owned()));
-            }
-            Err(RecvTimeoutError::Timeout) => {
-                let problem = format!(
-                    "no reply for {} s\nhint: flush stdout after every line (Python: print(.., flush=True))",
-                    REPLY_TIMEOUT.as_secs()
-                );
-                return Err(self.failure(row, problem));
-            }
+    /// Writes from a second thread, so that a program which replies before it read everything does not block us.
+    /// Gives the verdicts up to the first problem, and that.
+    fn exchange(&self, running: &mut Running, rows: &[Row<'_>]) -> (Vec<Verdict>, Option<String>) {
+        let Some(mut stdin) = running.stdin.take() else {
+            return (Vec::new(), Some("its stdin is closed".to_owned()));
         };
-        let verdict = parse_reply(&line).ok_or_else(|| {
-            let shown: String = line.chars().take(80).collect();
-            self.failure(row, format!("expected a number or {{\"reward\": number}}, got {shown:?}"))
-        })?;
-        let got = verdict.token_rewards.len();
-        match num_tokens.filter(|num| got > 0 && got != *num) {
-            Some(num) => Err(self.failure(row, format!("token_rewards: expected {num} numbers, got {got}"))),
-            None => Ok(verdict),
+        let running = &mut *running;
+        let (verdicts, problem, stdin) = std::thread::scope(|scope| {
+            let writer = scope.spawn(move || {
+                let written = write_rows(&mut stdin, rows);
+                (stdin, written)
+            });
+            let mut verdicts = Vec::with_capacity(rows.len());
+            let mut problem = None;
+            for row in rows {
+                match self.reply(running, row) {
+                    Ok(verdict) => verdicts.push(verdict),
+                    Err(wrong) => {
+                        problem = Some(wrong);
+                        // A writer blocked on a full pipe comes free when the program is gone.
+                        running.kill();
+                        break;
+                    }
+                }
+            }
+            match writer.join() {
+                Ok((stdin, Ok(()))) => (verdicts, problem, Some(stdin)),
+                Ok((stdin, Err(error))) => {
+                    let unwritten = Some(format!("cannot write to it: {error}"));
+                    // What it said about rows it never read is worth nothing.
+                    let verdicts = if problem.is_none() { Vec::new() } else { verdicts };
+                    (verdicts, problem.or(unwritten), Some(stdin))
+                }
+                Err(_) => (Vec::new(), Some("the writer ended".to_owned()), None),
+            }
+        });
+        running.stdin = stdin;
+        (verdicts, problem)
+    }
+
+    fn reply(&self, running: &Running, row: &Row<'_>) -> std::result::Result<Verdict, String> {
+        let line = running.read_line(self.timeout)?;
+        let reply = serde_json::from_str(&line).unwrap_or(Value::String(line));
+        read_reply(&reply, row)
+    }
+}
+
+impl Pool {
+    /// A waiting process, a new one, or the first that is given back.
+    fn take(&self, start: impl Fn() -> Result<Running>) -> Result<Running> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(running) = state.0.pop() {
+                return Ok(running);
+            }
+            if state.1 < self.limit {
+                state.1 += 1;
+                drop(state);
+                return start().inspect_err(|_| self.put(None));
+            }
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
+
+    /// Gives a process back, or its place where it is no more.
+    fn put(&self, running: Option<Running>) {
+        let mut state = lock(&self.state);
+        match running {
+            Some(running) => state.0.push(running),
+            None => state.1 -= 1,
+        }
+        self.freed.notify_one();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What programs and servers are told about a row.
+pub(crate) fn row_json(row: &Row<'_>) -> Value {
+    let json = |text: Option<&str>| text.map(|text| serde_json::from_str(text).unwrap_or(Value::from(text)));
+    json!({
+        "prompt": json(row.prompt), "response": row.response, "label": row.label, "metadata": json(row.metadata),
+        "num_tokens": row.num_tokens,
+    })
 }
 
 fn write_rows(stdin: &mut ChildStdin, rows: &[Row<'_>]) -> std::io::Result<()> {
     let mut output = BufWriter::new(stdin);
     for row in rows {
-        let metadata =
-            row.metadata.map(|text| serde_json::from_str::<Value>(text).unwrap_or(Value::from(text)));
-        let line = json!({
-            "response": row.response, "label": row.label, "metadata": metadata, "num_tokens": row.num_tokens,
-        });
-        writeln!(output, "{line}")?;
+        writeln!(output, "{}", row_json(row))?;
     }
     output.flush()
-}
-
-fn parse_reply(line: &str) -> Option<Verdict> {
-    let value: Value = serde_json::from_str(line).ok()?;
-    let reward =
-        value.as_f64().or_else(|| value.get("reward")?.as_f64()).filter(|reward| reward.is_finite())?;
-    let reason = value.get("reason").and_then(Value::as_str).unwrap_or("the program says so");
-    let token_rewards = match value.get("token_rewards") {
-        Some(list) => serde_json::from_value(list.clone()).ok()?,
-        None => Vec::new(),
-    };
-    Some(Verdict { reward, reason: reason.to_owned(), token_rewards })
-}
-
-/// Words separated by blanks; quotes keep blanks, a backslash keeps the next character.
-fn split_words(line: &str) -> std::result::Result<Vec<String>, &'static str> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
-    let mut letters = line.chars();
-    while let Some(letter) = letters.next() {
-        match (letter, quote) {
-            ('\\', None | Some('"')) => {
-                word.get_or_insert_default().push(letters.next().ok_or("nothing after the last backslash")?);
-            }
-            ('\'' | '"', None) => {
-                word.get_or_insert_default();
-                quote = Some(letter);
-            }
-            (_, Some(open)) if open == letter => quote = None,
-            (_, None) if letter.is_whitespace() => words.extend(word.take()),
-            _ => word.get_or_insert_default().push(letter),
-        }
-    }
-    if quote.is_some() {
-        return Err("a quote is not closed");
-    }
-    words.extend(word);
-    Ok(words)
-}
-
-fn kill(child: &mut Child) {
-    // The whole group, since programs have children of their own; it may be gone already.
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stdin.take());
-        let deadline = Instant::now() + END_TIMEOUT;
-        while Instant::now() < deadline {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        kill(&mut self.child);
-        let _ = self.child.wait();
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn command(line: &str) -> Result<Command> {
+        Command::new(&mut Options::new("command", line))
+    }
+
+    fn score(line: &str, rows: usize) -> Vec<Result<Verdict>> {
+        let row =
+            Row { response: "four \"4\"", label: Some("4"), metadata: Some("{\"a\": 1}"), ..Row::default() };
+        command(line).unwrap().score(&vec![row; rows])
+    }
+
     #[test]
     fn token_rewards_are_one_for_each_token_of_the_response() {
         let program =
             r#"sh -c 'while read -r line; do echo "{\"reward\": 1, \"token_rewards\": [0.5, -1]}"; done'"#;
-        let row = |num_tokens| Row { response: "a b", label: None, metadata: None, num_tokens };
-        let mut judge = Command::new("command", program).unwrap();
-        assert_eq!(judge.score(&[row(Some(2)), row(None)]).unwrap()[1].token_rewards, [0.5, -1.0]);
-        let error = judge.score(&[row(Some(2)), row(Some(3))]).unwrap_err();
-        assert!(error.to_string().contains("token_rewards: expected 3 numbers, got 2"), "{error}");
-        let mut set = crate::RewardSet::parse(&[&format!("command:{program}"), "exact:0"]).unwrap();
+        let row = |num_tokens| Row { response: "a b", num_tokens, ..Row::default() };
+        let judge = command(program).unwrap();
+        assert_eq!(judge.score(&[row(Some(2)), row(None)])[1].as_ref().unwrap().token_rewards, [0.5, -1.0]);
+        let verdicts = judge.score(&[row(Some(2)), row(Some(3))]);
+        let error = verdicts[1].as_ref().unwrap_err();
+        assert!(
+            verdicts[0].is_ok() && error.to_string().contains("token_rewards: expected 3 numbers, got 2"),
+            "{error}"
+        );
+        let set = crate::RewardSet::parse(&[&format!("command:{program}"), "exact:0"]).unwrap();
         let labelled = Row { label: Some("a b"), ..row(Some(2)) };
         let scored = set.score(&[labelled]).unwrap();
         assert_eq!((scored[0].reward, scored[0].token_rewards.as_slice()), (1.0, &[0.5, -1.0][..]));
     }
 
-    fn score(line: &str, rows: usize) -> Result<Vec<Verdict>> {
-        let row =
-            Row { response: "four \"4\"", label: Some("4"), metadata: Some("{\"a\": 1}"), num_tokens: None };
-        Command::new("command", line)?.score(&vec![row; rows])
-    }
-
     #[test]
     fn replies_come_back_in_order() {
         let program = r#"sh -c 'n=0; while read -r line; do n=$((n+1)); echo "{\"reward\": $n, \"reason\": \"row $n\"}"; done'"#;
-        let verdicts = score(program, 2000).unwrap();
+        let verdicts: Vec<Verdict> = score(program, 2000).into_iter().map(Result::unwrap).collect();
         assert!(
             verdicts.iter().enumerate().all(|(i, verdict)| (verdict.reward - (i + 1) as f64).abs() < 1e-9)
         );
@@ -244,15 +265,28 @@ mod tests {
     }
 
     #[test]
+    fn several_processes_share_the_rows_and_the_order_stays() {
+        let program = r#"processes=3 sh -c 'while read -r line; do echo "{\"reward\": ${#line}, \"reason\": \"$$\"}"; done'"#;
+        let texts: Vec<String> = (0..400).map(|n| "x".repeat(n)).collect();
+        let rows: Vec<Row<'_>> = texts.iter().map(|response| Row { response, ..Row::default() }).collect();
+        let verdicts: Vec<Verdict> =
+            command(program).unwrap().score(&rows).into_iter().map(Result::unwrap).collect();
+        assert!(verdicts.windows(2).all(|pair| (pair[1].reward - pair[0].reward - 1.0).abs() < 1e-9));
+        let processes: std::collections::BTreeSet<&str> =
+            verdicts.iter().map(|verdict| verdict.reason.as_str()).collect();
+        assert!(processes.len() <= 3, "{processes:?}");
+    }
+
+    #[test]
     fn program_stays_between_calls_and_sees_a_scrubbed_environment() {
         let line = r#"sh -c 'while read -r line; do echo "$$"; done'"#;
-        let mut command = Command::new("command", line).unwrap();
-        let row = Row { response: "x", label: None, metadata: None, num_tokens: None };
-        let first = command.score(&[row]).unwrap()[0].reward;
-        assert!((first - command.score(&[row]).unwrap()[0].reward).abs() < 1e-9);
+        let command = command(line).unwrap();
+        let row = Row { response: "x", ..Row::default() };
+        let first = command.score(&[row])[0].as_ref().unwrap().reward;
+        assert!((first - command.score(&[row])[0].as_ref().unwrap().reward).abs() < 1e-9);
         // Cargo sets CARGO_MANIFEST_DIR for every test.
         let line = r#"sh -c 'while read -r line; do echo "${#CARGO_MANIFEST_DIR}"; done'"#;
-        assert!(score(line, 1).unwrap()[0].reward.abs() < 1e-9);
+        assert!(score(line, 1)[0].as_ref().unwrap().reward.abs() < 1e-9);
     }
 
     #[test]
@@ -260,21 +294,30 @@ mod tests {
         for (line, row, problem) in [
             ("head -n 1 /dev/null", 0, "ended without"),
             ("echo 1", 1, "ended without"),
-            ("sh -c 'while read -r l; do echo good; done'", 0, "got \"good\""),
+            ("sh -c 'while read -r l; do echo good; done'", 0, "got \"\\\"good"),
             ("sh -c 'while read -r l; do echo 1e999; done'", 0, "expected a number"),
+            ("sh -c 'while read -r l; do echo NaN; done'", 0, "expected a number"),
         ] {
-            let error = score(line, 2).unwrap_err();
-            assert_eq!((error.row(), error.exit_code()), (Some(row), 69), "{line}: {error}");
+            let verdicts = score(line, 2);
+            let at = verdicts.iter().position(Result::is_err);
+            let error = verdicts[row].as_ref().unwrap_err();
+            assert_eq!((at, error.exit_code()), (Some(row), 69), "{line}: {error}");
             assert!(error.to_string().contains(problem), "{line}: {error}");
         }
-        assert!(matches!(score("/no/such/program", 1), Err(Error::Start { .. })));
-        assert!(matches!(score("  ", 1), Err(Error::CommandLine { .. })));
+        assert!(matches!(score("/no/such/program", 1)[0], Err(Error::Start { .. })));
+        assert!(matches!(command("  "), Err(Error::Argument { .. })));
     }
 
     #[test]
-    fn words_are_split_as_a_shell_would_without_expanding() {
-        assert_eq!(split_words(r#"a 'b c'  "d \" $e" f\ g ''"#).unwrap(), ["a", "b c", "d \" $e", "f g", ""]);
-        assert!(split_words("a 'b").is_err());
-        assert!(split_words("a\\").is_err());
+    fn a_default_stands_for_the_row_at_which_a_program_dies_and_is_marked() {
+        let program = r#"on_error=-1 sh -c 'while read -r line; do case "$line" in *bad*) exit 3;; esac; echo 1; done'"#;
+        let row = |response| Row { response, ..Row::default() };
+        let rows = [row("a"), row("bad"), row("b"), row("c")];
+        let verdicts: Vec<Verdict> =
+            command(program).unwrap().score(&rows).into_iter().map(Result::unwrap).collect();
+        let rewards: Vec<f64> = verdicts.iter().map(|verdict| verdict.reward).collect();
+        assert_eq!(rewards, [1.0, -1.0, 1.0, 1.0]);
+        let marked: Vec<bool> = verdicts.iter().map(|verdict| verdict.failure.is_some()).collect();
+        assert_eq!(marked, [false, true, false, false]);
     }
 }

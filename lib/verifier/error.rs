@@ -1,6 +1,6 @@
 //! Why rewards cannot be computed.
 
-/// The causes; `row` counts from 0 within the rows given, callers add where those began.
+/// The causes.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A reward type that does not exist.
@@ -25,26 +25,58 @@ pub enum Error {
     /// A reward type that needs a label met a row without one.
     #[error("the {name} reward needs a label, and the row has none")]
     MissingLabel {
-        /// The row.
-        row: usize,
         /// The reward type.
         name: &'static str,
+    },
+    /// A reward type that needs a key of the metadata met a row without it.
+    #[error("the {name} reward needs metadata.{key}, and the row has none")]
+    MissingMetadata {
+        /// The reward type.
+        name: &'static str,
+        /// The key.
+        key: &'static str,
+    },
+    /// A reward type that compares the samples of a group met a row of no group.
+    #[error("the {name} reward compares a group, and the row has no `group`")]
+    MissingGroup {
+        /// The reward type.
+        name: &'static str,
+    },
+    /// A label or metadata from which a reward type cannot tell what is right.
+    #[error("the {name} reward: {problem}")]
+    BadRow {
+        /// The reward type.
+        name: &'static str,
+        /// What is wrong: where, expected, got.
+        problem: String,
+    },
+    /// A reward that is infinite or no number.
+    #[error("the {name} reward: expected a finite number, got {reward}")]
+    NotFinite {
+        /// The reward type.
+        name: String,
+        /// The reward.
+        reward: f64,
+    },
+    /// A reward type gave fewer verdicts than it was given rows.
+    #[error("the {name} reward gave no verdict")]
+    Lost {
+        /// The reward type.
+        name: String,
     },
     /// A label in which the number reward finds no number.
     #[error("the number reward finds no number in the label {label:?}")]
     LabelWithoutNumber {
-        /// The row.
-        row: usize,
         /// The label.
         label: String,
     },
-    /// A `command:` specification without a program.
+    /// An argument of a reward type that is not of its form.
     #[error("reward type {spec}: {problem}")]
-    CommandLine {
+    Argument {
         /// The type as written.
         spec: String,
-        /// What is wrong.
-        problem: &'static str,
+        /// What is wrong: key, expected, got.
+        problem: String,
     },
     /// The program cannot be started.
     #[error("cannot start the reward program {program}: {source}")]
@@ -58,8 +90,6 @@ pub enum Error {
     /// The program ended, was silent for too long or wrote something that is no reward.
     #[error("reward program {program}: {problem}")]
     Program {
-        /// The row it was asked about.
-        row: usize,
         /// The program.
         program: String,
         /// What happened.
@@ -68,37 +98,41 @@ pub enum Error {
     /// A segment that cannot be read.
     #[error(transparent)]
     Record(#[from] slime_record::Error),
+    /// A row that cannot be scored.
+    #[error("row {}: {source}", .row + 1)]
+    Row {
+        /// The row, counted from 0 within the rows given.
+        row: usize,
+        /// The cause.
+        #[source]
+        source: Box<Error>,
+    },
     /// A segment whose samples cannot be scored.
-    #[error("{path}{}: {source}", .source.row().map(|row| format!(" row {}", row + 1)).unwrap_or_default())]
+    #[error("{path}: {source}")]
     Segment {
         /// The segment.
         path: String,
-        /// The cause, about a row of it.
+        /// The cause.
         #[source]
         source: Box<Error>,
     },
 }
 
 impl Error {
-    /// The sysexits code: 64 for a wrong type, 69 for a program that cannot be started or fails, else 65.
+    /// The sysexits code: 64 for a wrong type, 69 for a program or server that cannot be reached or fails, 70 for a
+    /// verdict that is missing, else 65.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::UnknownType { .. } | Self::Weight { .. } | Self::Regex(_) | Self::CommandLine { .. } => 64,
-            Self::Start { .. } | Self::Program { .. } => 69,
-            Self::MissingLabel { .. } | Self::LabelWithoutNumber { .. } => 65,
+            Self::UnknownType { .. } | Self::Weight { .. } | Self::Regex(_) | Self::Argument { .. } => 64,
+            Self::Start { .. } | Self::Program { .. } | Self::NotFinite { .. } => 69,
+            Self::Lost { .. } => 70,
+            Self::MissingLabel { .. }
+            | Self::MissingMetadata { .. }
+            | Self::MissingGroup { .. }
+            | Self::BadRow { .. }
+            | Self::LabelWithoutNumber { .. } => 65,
             Self::Record(source) => source.exit_code(),
-            Self::Segment { source, .. } => source.exit_code(),
-        }
-    }
-
-    /// The row this error is about, counted from 0.
-    pub fn row(&self) -> Option<usize> {
-        match self {
-            Self::MissingLabel { row, .. }
-            | Self::LabelWithoutNumber { row, .. }
-            | Self::Program { row, .. } => Some(*row),
-            Self::Segment { source, .. } => source.row(),
-            _ => None,
+            Self::Row { source, .. } | Self::Segment { source, .. } => source.exit_code(),
         }
     }
 }

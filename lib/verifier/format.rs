@@ -7,7 +7,8 @@ use serde::de::IgnoredAny;
 
 use crate::answer::answer_text;
 use crate::error::Result;
-use crate::{Row, Verdict, Verifier};
+use crate::options::Options;
+use crate::{Row, RowVerifier, Verdict};
 
 /// The form that is asked for.
 #[derive(Debug)]
@@ -22,16 +23,18 @@ pub(crate) enum Format {
     Regex(Regex),
 }
 
-impl Verifier for Format {
-    fn score(&mut self, rows: &[Row<'_>]) -> Result<Vec<Verdict>> {
-        Ok(rows
-            .iter()
-            .map(|row| match self.problem(row.response) {
-                None => Verdict::of(true, "the form is right".to_owned()),
-                Some(problem) => Verdict::of(false, problem),
-            })
-            .collect())
+impl RowVerifier for Format {
+    fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
+        Ok(match self.problem(row.response) {
+            None => Verdict::of(true, "the form is right"),
+            Some(problem) => Verdict::of(false, problem),
+        })
     }
+}
+
+/// The pattern of `format:regex=`.
+pub(crate) fn pattern(options: &mut Options) -> Result<Regex> {
+    Ok(Regex::new(&options.rest())?)
 }
 
 impl Format {

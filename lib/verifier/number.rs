@@ -2,30 +2,33 @@
 
 use crate::answer::{answer_text, last_boxed};
 use crate::error::{Error, Result};
-use crate::{Rational, Row, Verdict, Verifier};
+use crate::{Rational, Row, RowVerifier, Verdict};
 
 /// The `number` reward.
 #[derive(Debug)]
 pub(crate) struct Number;
 
-impl Verifier for Number {
-    fn score(&mut self, rows: &[Row<'_>]) -> Result<Vec<Verdict>> {
-        rows.iter().enumerate().map(|(row, sample)| verdict(row, sample)).collect()
+impl RowVerifier for Number {
+    fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
+        let label = row.expected();
+        let expected = label_number(label)
+            .ok_or_else(|| Error::LabelWithoutNumber { label: label.chars().take(80).collect() })?;
+        let answer = answer_text(row.response);
+        let boxed = last_boxed(answer);
+        let rule = if boxed.is_some() { "number in the last box" } else { "last number" };
+        Ok(match Rational::last_in(boxed.unwrap_or(answer)) {
+            None => Verdict::of(false, format!("no {rule}")),
+            Some(found) => {
+                let right = found == expected;
+                let reason = if right {
+                    format!("the {rule} equals the label")
+                } else {
+                    format!("the {rule} is {found}, the label is {expected}")
+                };
+                Verdict::of(right, reason).about(found.to_string())
+            }
+        })
     }
-}
-
-fn verdict(row: usize, sample: &Row<'_>) -> Result<Verdict> {
-    let label = sample.label.ok_or(Error::MissingLabel { row, name: "number" })?;
-    let expected = label_number(label)
-        .ok_or_else(|| Error::LabelWithoutNumber { row, label: label.chars().take(80).collect() })?;
-    let answer = answer_text(sample.response);
-    let boxed = last_boxed(answer);
-    let rule = if boxed.is_some() { "number in the last box" } else { "last number" };
-    Ok(match Rational::last_in(boxed.unwrap_or(answer)) {
-        None => Verdict::of(false, format!("no {rule}")),
-        Some(found) if found == expected => Verdict::of(true, format!("the {rule} equals the label")),
-        Some(found) => Verdict::of(false, format!("the {rule} is {found}, the label is {expected}")),
-    })
 }
 
 /// The number of a label: after the last `####` (GSM8K), else in the last box, else the last number.
@@ -39,8 +42,8 @@ mod tests {
     use super::*;
 
     fn reward(response: &str, label: &str) -> f64 {
-        let row = Row { response, label: Some(label), metadata: None, num_tokens: None };
-        Number.score(&[row]).unwrap()[0].reward
+        let row = Row { response, label: Some(label), ..Row::default() };
+        Number.verdict(&row).unwrap().reward
     }
 
     #[test]
@@ -64,9 +67,7 @@ mod tests {
 
     #[test]
     fn unusable_labels_are_errors() {
-        let row = Row { response: "4", label: None, metadata: None, num_tokens: None };
-        assert!(matches!(Number.score(&[row]), Err(Error::MissingLabel { row: 0, .. })));
-        let row = Row { response: "4", label: Some("four"), metadata: None, num_tokens: None };
-        assert!(matches!(Number.score(&[row]), Err(Error::LabelWithoutNumber { .. })));
+        let row = Row { response: "4", label: Some("four"), ..Row::default() };
+        assert!(matches!(Number.verdict(&row), Err(Error::LabelWithoutNumber { .. })));
     }
 }

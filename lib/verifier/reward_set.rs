@@ -4,19 +4,23 @@ use std::fmt;
 
 use crate::error::Result;
 use crate::spec::{self, Spec};
-use crate::{Error, Row};
+use crate::{Error, Row, Verdict};
 
 /// One type's share of a reward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
     /// The value before weighting.
     pub reward: f64,
-    /// The answer found and the rule that judged it.
+    /// What was judged and how, in words.
     pub reason: String,
+    /// The answer found in the response.
+    pub answer: Option<String>,
+    /// Why the value is a configured default, where the type failed.
+    pub failure: Option<String>,
 }
 
 /// A sample's reward.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Scored {
     /// The weighted sum.
     pub reward: f64,
@@ -69,31 +73,48 @@ impl RewardSet {
         &self.names
     }
 
-    /// Scores rows; results are in the same order, and each depends on its own row only.
+    /// Whether a type compares the samples of a group, so that whole groups must be scored together.
+    pub fn compares_groups(&self) -> bool {
+        self.specs.iter().any(|spec| spec.kind.compares_groups)
+    }
+
+    /// Scores rows; results are in the same order, and each depends on its own row (or group) only.
     ///
     /// # Errors
-    /// A missing or unusable label, or a program that fails; rows count from 0.
-    pub fn score(&mut self, rows: &[Row<'_>]) -> Result<Vec<Scored>> {
-        let mut scored: Vec<Scored> = rows
-            .iter()
-            .map(|_| Scored {
-                reward: 0.0,
-                parts: Vec::with_capacity(self.specs.len()),
-                token_rewards: Vec::new(),
-            })
-            .collect();
-        for spec in &mut self.specs {
-            for (sample, verdict) in scored.iter_mut().zip(spec.verifier.score(rows)?) {
-                sample.reward += spec.weight * verdict.reward;
-                let num = sample.token_rewards.len().max(verdict.token_rewards.len());
-                sample.token_rewards.resize(num, 0.0);
-                for (sum, reward) in sample.token_rewards.iter_mut().zip(verdict.token_rewards) {
-                    *sum += spec.weight * reward;
+    /// The first row that cannot be scored: a missing or unusable label, a program or server that fails.
+    pub fn score(&self, rows: &[Row<'_>]) -> Result<Vec<Scored>> {
+        let at = |(row, scored): (usize, Result<Scored>)| {
+            scored.map_err(|source| Error::Row { row, source: Box::new(source) })
+        };
+        self.try_score(rows).into_iter().enumerate().map(at).collect()
+    }
+
+    /// Scores rows, each by itself: an error is about its row. Results are in the same order.
+    pub fn try_score(&self, rows: &[Row<'_>]) -> Vec<Result<Scored>> {
+        let mut scored: Vec<Result<Scored>> = rows.iter().map(|_| Ok(Scored::default())).collect();
+        for spec in &self.specs {
+            for (sample, verdict) in scored.iter_mut().zip(spec.score(rows)) {
+                match (sample.as_mut(), verdict) {
+                    (Ok(sample), Ok(verdict)) => sample.add(spec.weight, verdict),
+                    (Ok(_), Err(error)) => *sample = Err(error),
+                    (Err(_), _) => {}
                 }
-                sample.parts.push(Part { reward: verdict.reward, reason: verdict.reason });
             }
         }
-        Ok(scored)
+        scored
+    }
+}
+
+impl Scored {
+    fn add(&mut self, weight: f64, verdict: Verdict) {
+        let Verdict { reward, reason, answer, failure, token_rewards } = verdict;
+        self.reward += weight * reward;
+        let num = self.token_rewards.len().max(token_rewards.len());
+        self.token_rewards.resize(num, 0.0);
+        for (sum, reward) in self.token_rewards.iter_mut().zip(token_rewards) {
+            *sum += weight * reward;
+        }
+        self.parts.push(Part { reward, reason, answer, failure });
     }
 }
 
@@ -103,11 +124,11 @@ mod tests {
 
     #[test]
     fn reward_is_the_weighted_sum() {
-        let mut set = RewardSet::parse(&["number", "format:json:0.25", "exact:-0.5"]).unwrap();
+        let set = RewardSet::parse(&["number", "format:json:0.25", "exact:-0.5"]).unwrap();
         let rows = [
-            Row { response: "4", label: Some("4"), metadata: None, num_tokens: None },
-            Row { response: "{\"a\": 4}", label: Some("4"), metadata: None, num_tokens: None },
-            Row { response: "five", label: Some("4"), metadata: None, num_tokens: None },
+            Row { response: "4", label: Some("4"), ..Row::default() },
+            Row { response: "{\"a\": 4}", label: Some("4"), ..Row::default() },
+            Row { response: "five", label: Some("4"), ..Row::default() },
         ];
         let rewards: Vec<f64> = set.score(&rows).unwrap().iter().map(|scored| scored.reward).collect();
         assert_eq!(rewards, [0.75, 1.25, 0.0]);

@@ -15,7 +15,7 @@ impl RewardSet {
     ///
     /// # Errors
     /// As [`RewardSet::score`].
-    pub fn score_samples(&mut self, samples: &[Sample]) -> Result<Vec<f32>> {
+    pub fn score_samples(&self, samples: &[Sample]) -> Result<Vec<f32>> {
         Ok(self.score(&rows(samples))?.into_iter().map(|scored| scored.reward as f32).collect())
     }
 
@@ -23,7 +23,7 @@ impl RewardSet {
     ///
     /// # Errors
     /// As [`RewardSet::score`], and those of reading the segment; all name it.
-    pub fn score_segment(&mut self, path: &str, bytes: &[u8]) -> Result<Vec<ColumnRow>> {
+    pub fn score_segment(&self, path: &str, bytes: &[u8]) -> Result<Vec<ColumnRow>> {
         let in_segment = |source: Error| Error::Segment { path: path.to_owned(), source: Box::new(source) };
         let segment = decode_segment(bytes.to_vec()).and_then(|segment| segment.samples());
         let samples = segment.map_err(|error| in_segment(error.into()))?;
@@ -45,10 +45,13 @@ fn rows(samples: &[Sample]) -> Vec<Row<'_>> {
     samples
         .iter()
         .map(|sample| Row {
+            prompt: Some(&sample.prompt),
             response: &sample.response,
             label: sample.label.as_deref(),
             metadata: sample.metadata.as_deref(),
             num_tokens: Some(sample.response_len()),
+            token_offsets: None,
+            group: Some((sample.step, u64::from(sample.group))),
         })
         .collect()
 }
@@ -75,7 +78,7 @@ mod tests {
 
     #[test]
     fn rows_are_about_the_samples_of_the_segment_and_errors_name_it() {
-        let mut set = RewardSet::parse(&["number"]).unwrap();
+        let set = RewardSet::parse(&["number"]).unwrap();
         let samples = [sample(0, Some("2")), sample(1, Some("3"))];
         let bytes = encode_segment(&samples, &Provenance::default()).unwrap();
         let rows = set.score_segment("a.arrow", &bytes).unwrap();
@@ -88,7 +91,7 @@ mod tests {
         let bytes = encode_segment(&[sample(0, Some("2")), sample(1, None)], &Provenance::default()).unwrap();
         let error = set.score_segment("a.arrow", &bytes).unwrap_err();
         assert_eq!(error.exit_code(), 65);
-        assert!(error.to_string().starts_with("a.arrow row 2: the number reward needs a label"), "{error}");
+        assert!(error.to_string().starts_with("a.arrow: row 2: the number reward needs a label"), "{error}");
         let error = set.score_segment("a.arrow", &bytes[..50]).unwrap_err();
         assert!(error.to_string().starts_with("a.arrow: ") && error.exit_code() == 65, "{error}");
     }

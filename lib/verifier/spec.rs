@@ -1,105 +1,134 @@
-//! Reward types by name: `NAME[:WEIGHT]`, as `--type` and `[reward] types` write them.
+//! Reward types as `--type` and `[reward] types` write them: `NAME[ARGUMENT][:WEIGHT]`.
 
-use regex::Regex;
-
-use crate::Verifier;
-use crate::command::Command;
 use crate::error::{Error, Result};
-use crate::exact::Exact;
-use crate::format::Format;
-use crate::number::Number;
-
-/// The reward types with one line of explanation each.
-pub const TYPES: [(&str, &str); 7] = [
-    ("exact", "the answer is the label, apart from surrounding blanks"),
-    ("number", "the number of the last \\boxed{}, else the last number, equals the label's number"),
-    ("format:think_answer", "<think>...</think><answer>...</answer> and nothing else (also plain `format`)"),
-    ("format:json", "one JSON value, bare or in a code fence"),
-    ("format:xml", "one well-formed XML element, bare or in a code fence"),
-    ("format:regex=PATTERN", "the pattern matches somewhere; takes the rest of the argument"),
-    ("command:PROGRAM [ARG...]", "a program of yours, JSON lines in and out; takes the rest of the argument"),
-];
+use crate::options::Options;
+use crate::registry::{Form, RewardType, find, types, unknown};
+use crate::row::Row;
+use crate::{Verdict, Verifier};
 
 /// One parsed type.
 pub(crate) struct Spec {
     /// What its value is called in `rewards`.
     pub(crate) name: String,
     pub(crate) weight: f64,
-    pub(crate) verifier: Box<dyn Verifier>,
+    pub(crate) kind: &'static RewardType,
+    verifier: Box<dyn Verifier>,
 }
 
-/// Splits `number,format:json:0.2` at its commas; a pattern or a command keeps its own.
+impl Spec {
+    /// A verdict for each row, in their order. Rows without what the type needs are errors and not shown to it.
+    pub(crate) fn score(&self, rows: &[Row<'_>]) -> Vec<Result<Verdict>> {
+        let problems: Vec<Option<Error>> = rows.iter().map(|row| self.missing(row)).collect();
+        let complete: Vec<Row<'_>> = rows
+            .iter()
+            .zip(&problems)
+            .filter(|(_, problem)| problem.is_none())
+            .map(|(row, _)| *row)
+            .collect();
+        let mut verdicts = self.verifier.score(&complete).into_iter();
+        let lost = || Err(Error::Lost { name: self.name.clone() });
+        problems
+            .into_iter()
+            .map(|problem| match problem {
+                Some(problem) => Err(problem),
+                None => verdicts.next().unwrap_or_else(lost).and_then(|verdict| self.finite(verdict)),
+            })
+            .collect()
+    }
+
+    fn missing(&self, row: &Row<'_>) -> Option<Error> {
+        let name = self.kind.name;
+        if self.kind.needs_label && row.label.is_none() {
+            return Some(Error::MissingLabel { name });
+        }
+        if self.kind.compares_groups && row.group.is_none() {
+            return Some(Error::MissingGroup { name });
+        }
+        let keys = self.kind.metadata;
+        let object = if keys.is_empty() { None } else { Some(row.metadata_object().unwrap_or_default()) };
+        keys.iter()
+            .find(|key| {
+                object.as_ref().is_some_and(|object| object.get(**key).is_none_or(|value| value.is_null()))
+            })
+            .map(|key| Error::MissingMetadata { name, key })
+    }
+
+    fn finite(&self, verdict: Verdict) -> Result<Verdict> {
+        if verdict.reward.is_finite() && verdict.token_rewards.iter().all(|reward| reward.is_finite()) {
+            Ok(verdict)
+        } else {
+            Err(Error::NotFinite { name: self.name.clone(), reward: verdict.reward })
+        }
+    }
+}
+
+/// Splits `number,format:json:0.2` at its commas outside quotes; a type that takes the rest keeps its own.
 pub fn split_types(argument: &str) -> Vec<String> {
     let mut types = Vec::new();
     let mut rest = argument;
-    loop {
-        let takes_rest = rest.starts_with("command:") || rest.starts_with("format:regex=");
-        match rest.split_once(',') {
-            Some((first, after)) if !takes_rest => {
-                types.push(first.trim().to_owned());
-                rest = after.trim_start();
-            }
-            _ => {
-                types.push(rest.trim().to_owned());
-                return types;
-            }
-        }
+    while let Some(comma) = next_comma(rest) {
+        types.push(rest[..comma].trim().to_owned());
+        rest = rest[comma + 1..].trim_start();
     }
+    types.push(rest.trim().to_owned());
+    types
 }
 
-/// Parses one `NAME[:WEIGHT]`.
+/// Where the first type of `text` ends.
+fn next_comma(text: &str) -> Option<usize> {
+    let takes_rest = |kind: &RewardType| {
+        matches!(kind.form, Form::Rest(_)) && kind.argument(text).is_some_and(|rest| !rest.is_empty())
+    };
+    if types().any(takes_rest) {
+        return None;
+    }
+    let mut quote = None;
+    text.char_indices().find_map(|(at, letter)| {
+        match (letter, quote) {
+            (',', None) => return Some(at),
+            ('\'' | '"', None) => quote = Some(letter),
+            (_, Some(open)) if open == letter => quote = None,
+            _ => {}
+        }
+        None
+    })
+}
+
+/// Parses one `NAME[ARGUMENT][:WEIGHT]`.
 pub(crate) fn parse(text: &str) -> Result<Spec> {
     let (name, weight) = split_weight(text)?;
-    let verifier: Box<dyn Verifier> = match name {
-        "exact" => Box::new(Exact),
-        "number" => Box::new(Number),
-        "format" | "format:think_answer" => Box::new(Format::ThinkAnswer),
-        "format:json" => Box::new(Format::Json),
-        "format:xml" => Box::new(Format::Xml),
-        _ => {
-            if let Some(pattern) = name.strip_prefix("format:regex=") {
-                Box::new(Format::Regex(Regex::new(pattern)?))
-            } else if let Some(line) = name.strip_prefix("command:") {
-                Box::new(Command::new(text, line)?)
-            } else {
-                return Err(unknown(name));
-            }
-        }
-    };
-    Ok(Spec { name: name.to_owned(), weight, verifier })
+    let (kind, argument) = find(name).ok_or_else(|| unknown(name))?;
+    let mut options = Options::new(text, argument);
+    let verifier = (kind.make)(&mut options)?;
+    options.finish()?;
+    Ok(Spec { name: name.to_owned(), weight, kind, verifier })
 }
 
-/// Takes a number after the last colon as the weight.
+/// Takes a number after the last colon as the weight, unless it is the port of a URL.
 fn split_weight(text: &str) -> Result<(&str, f64)> {
     let Some((name, last)) = text.rsplit_once(':') else { return Ok((text, 1.0)) };
-    let Ok(weight) = last.trim().parse::<f64>() else {
-        // `number:x` is a bad weight; `format:json` is a name.
-        if ["exact", "number"].contains(&name) {
-            return Err(Error::Weight { spec: text.to_owned(), weight: last.to_owned() });
-        }
+    if ends_in_host(name) {
         return Ok((text, 1.0));
-    };
-    if weight.is_finite() {
-        Ok((name, weight))
-    } else {
-        Err(Error::Weight { spec: text.to_owned(), weight: last.to_owned() })
+    }
+    let wrong = || Error::Weight { spec: text.to_owned(), weight: last.to_owned() };
+    match last.trim().parse::<f64>() {
+        Ok(weight) if weight.is_finite() => Ok((name, weight)),
+        Ok(_) => Err(wrong()),
+        // `number:x` is a bad weight; `format:json` is a name.
+        Err(_) if find(text).is_none() && find(name).is_some_and(|(kind, _)| kind.form == Form::Bare) => {
+            Err(wrong())
+        }
+        Err(_) => Ok((text, 1.0)),
     }
 }
 
-fn unknown(name: &str) -> Error {
-    let nearest = TYPES
-        .iter()
-        .filter_map(|(known, _)| known.split(['=', ' ']).next())
-        .map(|known| (strsim::jaro_winkler(name, known), known))
-        .filter(|(likeness, _)| *likeness >= 0.75)
-        .max_by(|left, right| left.0.total_cmp(&right.0));
-    let hint = if let Some((_, known)) = nearest {
-        format!("\nhint: did you mean {known}?")
-    } else {
-        let known: Vec<&str> = TYPES.iter().map(|(known, _)| *known).collect();
-        format!("\nhint: reward types are {}", known.join(", "))
-    };
-    Error::UnknownType { name: name.to_owned(), hint }
+/// Whether the last word is `scheme://host`, so that a port may follow.
+fn ends_in_host(text: &str) -> bool {
+    let word = text.rsplit([' ', '=', '\'', '"']).next().unwrap_or_default();
+    word.split_once("://").is_some_and(|(_, host)| match host.strip_prefix('[') {
+        Some(inner) => inner.ends_with(']'),
+        None => !host.contains([':', '/']),
+    })
 }
 
 #[cfg(test)]
@@ -116,6 +145,10 @@ mod tests {
             ("format:regex=^a: b$", "format:regex=^a: b$", 1.0),
             ("command:judge --port 8", "command:judge --port 8", 1.0),
             ("command:judge:0.25", "command:judge", 0.25),
+            ("command:curl http://h:80", "command:curl http://h:80", 1.0),
+            ("command:curl http://h:80:0.25", "command:curl http://h:80", 0.25),
+            ("command:curl http://[::1]:80", "command:curl http://[::1]:80", 1.0),
+            ("command:curl http://h/a:2", "command:curl http://h/a", 2.0),
         ] {
             let spec = parse(text).unwrap();
             assert_eq!((spec.name.as_str(), spec.weight), (name, weight), "{text}");
@@ -137,5 +170,15 @@ mod tests {
         assert_eq!(split_types("number, format:json:0.2"), ["number", "format:json:0.2"]);
         assert_eq!(split_types("exact,format:regex=a{1,2}"), ["exact", "format:regex=a{1,2}"]);
         assert_eq!(split_types("command:judge a,b"), ["command:judge a,b"]);
+    }
+
+    #[test]
+    fn rows_without_what_a_type_needs_are_errors_of_their_own() {
+        let row = |label| Row { response: "4", label, ..Row::default() };
+        let verdicts = parse("number").unwrap().score(&[row(Some("4")), row(None), row(Some("5"))]);
+        let rewards: Vec<Option<f64>> =
+            verdicts.iter().map(|verdict| verdict.as_ref().ok().map(|verdict| verdict.reward)).collect();
+        assert_eq!(rewards, [Some(1.0), None, Some(0.0)]);
+        assert!(matches!(verdicts[1], Err(Error::MissingLabel { name: "number" })));
     }
 }
