@@ -6,6 +6,7 @@ mod command;
 mod error;
 mod exact;
 mod format;
+mod instructions;
 mod number;
 mod options;
 mod process;

@@ -5,6 +5,7 @@ use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::exact::Exact;
 use crate::format::{Format, pattern};
+use crate::instructions::Instructions;
 use crate::number::Number;
 use crate::options::Options;
 
@@ -97,6 +98,22 @@ const TEXT: &[RewardType] = &[
         form: Form::Rest("=PATTERN"),
         about: "the pattern matches somewhere; takes the rest of the argument",
         make: |options| Ok(Box::new(Format::Regex(pattern(options)?))),
+        ..PLAIN
+    },
+    RewardType {
+        name: "ifeval",
+        form: Form::Options("[:loose share]"),
+        metadata: &["instruction_id_list"],
+        about: "all of IFEval's instructions are followed; share: a part for each",
+        make: |options| Ok(Box::new(Instructions::new("ifeval", options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "ifbench",
+        form: Form::Options("[:loose share]"),
+        metadata: &["instruction_id_list"],
+        about: "the same for IFBench's instructions; both know the kinds of both",
+        make: |options| Ok(Box::new(Instructions::new("ifbench", options)?)),
         ..PLAIN
     },
 ];

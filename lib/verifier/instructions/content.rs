@@ -1,0 +1,97 @@
+//! `detectable_*`, `combination:*`, `startend:*` and `punctuation:*` of `IFEval`.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde::de::IgnoredAny;
+
+use super::arguments::Arguments;
+use super::length::parts;
+
+/// Matches of a fixed pattern.
+macro_rules! matches_of {
+    ($pattern:literal, $text:expr) => {{
+        static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new($pattern).ok());
+        PATTERN.as_ref().into_iter().flat_map(|pattern| pattern.find_iter($text)).map(|found| found.as_str())
+    }};
+}
+
+/// `[placeholders]`.
+pub(super) fn placeholders(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    Ok(matches_of!(r"\[.*?\]", text).count() as f64 >= arguments.number("num_placeholders")?)
+}
+
+pub(super) fn postscript(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    let text = text.to_lowercase();
+    Ok(match arguments.text("postscript_marker")?.trim() {
+        "P.P.S" => matches_of!(r"p\.\s?p\.\s?s", &text).next().is_some(),
+        "P.S." => matches_of!(r"p\.\s?s\.", &text).next().is_some(),
+        marker => text.contains(&marker.to_lowercase()),
+    })
+}
+
+/// Lines that begin with `* ` or `-`.
+pub(super) fn bullets(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    let num = matches_of!(r"(?m)^\s*\*[^*].*$", text).count() + matches_of!(r"(?m)^\s*-.*$", text).count();
+    Ok(num == arguments.count("num_bullets")?)
+}
+
+pub(super) fn constrained(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    Ok(["My answer is yes.", "My answer is no.", "My answer is maybe."]
+        .iter()
+        .any(|answer| text.contains(answer)))
+}
+
+/// `*highlighted*` and `**highlighted**`.
+pub(super) fn highlights(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    let single = matches_of!(r"\*[^\n*]*\*", text).filter(|found| !found.trim_matches('*').trim().is_empty());
+    let double =
+        matches_of!(r"\*\*[^\n*]*\*\*", text).filter(|found| !found.trim_matches('*').trim().is_empty());
+    Ok((single.count() + double.count()) as f64 >= arguments.number("num_highlights")?)
+}
+
+/// `SECTION 1`, `SECTION 2`, ..
+pub(super) fn sections(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    let pattern = format!(r"\s?{}\s?\d+\s?", regex::escape(arguments.text("section_spliter")?.trim()));
+    let pattern = Regex::new(&pattern).map_err(|error| error.to_string())?;
+    Ok(pattern.find_iter(text).count() as f64 >= arguments.number("num_sections")?)
+}
+
+/// One JSON value, bare or in a code fence.
+pub(super) fn json(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    let text = text.trim();
+    let opened = ["```json", "```Json", "```JSON", "```"].iter().find_map(|fence| text.strip_prefix(fence));
+    let inner = opened.unwrap_or(text);
+    let inner = inner.strip_suffix("```").unwrap_or(inner);
+    Ok(serde_json::from_str::<IgnoredAny>(inner.trim()).is_ok())
+}
+
+/// `<<a title>>`.
+pub(super) fn title(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    Ok(matches_of!(r"<<[^\n]+>>", text).any(|found| !found.trim_matches(['<', '>']).trim().is_empty()))
+}
+
+/// Two different answers, `******` between them.
+pub(super) fn two_responses(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    let answers = parts(text, "******").unwrap_or_default();
+    Ok(matches!(answers.as_slice(), [first, second] if first != second))
+}
+
+pub(super) fn repeats_prompt(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    let prompt = arguments.text("prompt_to_repeat")?.trim().to_lowercase();
+    Ok(text.trim().to_lowercase().starts_with(&prompt))
+}
+
+pub(super) fn ends_with(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    let phrase = arguments.text("end_phrase")?.trim().to_lowercase();
+    Ok(text.trim().trim_matches('"').to_lowercase().ends_with(&phrase))
+}
+
+pub(super) fn quoted(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    let text = text.trim();
+    Ok(text.len() > 1 && text.starts_with('"') && text.ends_with('"'))
+}
+
+pub(super) fn no_comma(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+    Ok(!text.contains(','))
+}
