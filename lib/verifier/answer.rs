@@ -12,8 +12,18 @@ pub fn answer_text(response: &str) -> &str {
 
 /// The content of the last closed `\boxed{...}` (or `\fbox{...}`), braces balanced.
 pub(crate) fn last_boxed(text: &str) -> Option<&str> {
+    boxes(text).into_iter().max().map(|(start, end)| &text[start..end])
+}
+
+/// The contents of all closed boxes, the innermost first where one holds another.
+pub(crate) fn all_boxed(text: &str) -> Vec<&str> {
+    boxes(text).into_iter().map(|(start, end)| &text[start..end]).collect()
+}
+
+/// Where the contents of closed boxes begin and end.
+fn boxes(text: &str) -> Vec<(usize, usize)> {
     let mut open: Vec<(usize, bool)> = Vec::new();
-    let mut last: Option<(usize, usize)> = None;
+    let mut found = Vec::new();
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate() {
         match byte {
@@ -24,16 +34,14 @@ pub(crate) fn last_boxed(text: &str) -> Option<&str> {
                 open.push((at + 1, before.ends_with("\\boxed") || before.ends_with("\\fbox")));
             }
             b'}' => {
-                if let Some((start, true)) = open.pop()
-                    && last.is_none_or(|(last_start, _)| start > last_start)
-                {
-                    last = Some((start, at));
+                if let Some((start, true)) = open.pop() {
+                    found.push((start, at));
                 }
             }
             _ => {}
         }
     }
-    last.map(|(start, end)| &text[start..end])
+    found
 }
 
 /// Where the brace that was open before `content` closes.

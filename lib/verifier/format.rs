@@ -67,7 +67,7 @@ fn think_answer(response: &str) -> Option<&'static str> {
 }
 
 /// The answer without its Markdown code fence.
-fn unfenced(response: &str) -> &str {
+pub(crate) fn unfenced(response: &str) -> &str {
     let text = answer_text(response).trim();
     let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     match inner.and_then(|inner| inner.split_once('\n')) {

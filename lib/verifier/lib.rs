@@ -2,20 +2,27 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod answer;
+mod choice;
 mod command;
 mod error;
 mod exact;
 mod format;
+mod group;
+mod guard;
 mod instructions;
+mod length;
+mod nested;
 mod number;
 mod options;
 mod process;
+mod question;
 mod rational;
 mod registry;
 mod reply;
 mod reward_set;
 mod row;
 mod samples;
+mod schema;
 mod spans;
 mod spec;
 mod verifier;

@@ -21,11 +21,6 @@ impl Options {
         Self { spec: spec.to_owned(), text: text.to_owned(), words: None, known: Vec::new() }
     }
 
-    /// The type as written.
-    pub(crate) fn spec(&self) -> &str {
-        &self.spec
-    }
-
     /// The whole argument as it is.
     pub(crate) fn rest(&mut self) -> String {
         self.words = Some(Vec::new());
@@ -100,6 +95,11 @@ impl Options {
     /// The value of a key that must be there.
     pub(crate) fn needed<T>(&self, key: &'static str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| self.problem(format!("expected {key}=...")))
+    }
+
+    /// The word that must be there.
+    pub(crate) fn needed_word(&self, what: &str, word: Option<String>) -> Result<String> {
+        word.ok_or_else(|| self.problem(format!("expected {what}")))
     }
 
     /// An error about the value of a key.

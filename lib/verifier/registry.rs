@@ -1,13 +1,20 @@
 //! The table of reward types: what `--type list`, the help page, weights and hints are made from.
 
 use crate::Verifier;
+use crate::choice::Choice;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::exact::Exact;
 use crate::format::{Format, pattern};
+use crate::group::Group;
+use crate::guard::Guard;
 use crate::instructions::Instructions;
+use crate::length::{Length, Overlong, Repetition};
+use crate::nested::{Boxed, ByMetadata};
 use crate::number::Number;
 use crate::options::Options;
+use crate::question::{ExactMatch, F1};
+use crate::schema::Schema;
 
 /// One reward type.
 pub struct RewardType {
@@ -69,6 +76,27 @@ const TEXT: &[RewardType] = &[
         ..PLAIN
     },
     RewardType {
+        name: "exact_match",
+        needs_label: true,
+        about: "the words of the answer are those of the label (SQuAD)",
+        make: |_| Ok(Box::new(ExactMatch)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "f1",
+        needs_label: true,
+        about: "F1 of the words of answer and label (SQuAD)",
+        make: |_| Ok(Box::new(F1)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "gpqa",
+        needs_label: true,
+        about: "the letter or text of a multiple-choice answer is the right one's",
+        make: |_| Ok(Box::new(Choice)),
+        ..PLAIN
+    },
+    RewardType {
         name: "number",
         needs_label: true,
         about: "the number of the last \\boxed{}, else the last one, is the label's",
@@ -101,6 +129,13 @@ const TEXT: &[RewardType] = &[
         ..PLAIN
     },
     RewardType {
+        name: "json_schema",
+        form: Form::Options("[:FILE]"),
+        about: "one JSON value that the schema of FILE or metadata.json_schema accepts",
+        make: |options| Ok(Box::new(Schema::new(options)?)),
+        ..PLAIN
+    },
+    RewardType {
         name: "ifeval",
         form: Form::Options("[:loose share]"),
         metadata: &["instruction_id_list"],
@@ -116,6 +151,67 @@ const TEXT: &[RewardType] = &[
         make: |options| Ok(Box::new(Instructions::new("ifbench", options)?)),
         ..PLAIN
     },
+    RewardType {
+        name: "length",
+        form: Form::Options(":min=N max=N [slack=N] [unit=words]"),
+        about: "1 in the range, falling to 0 within slack",
+        make: |options| Ok(Box::new(Length::new(options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "overlong",
+        form: Form::Options(":max=N cache=N"),
+        about: "DAPO's soft penalty: 0, falling to -1 over the last `cache` tokens before max",
+        make: |options| Ok(Box::new(Overlong::new(options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "repetition",
+        form: Form::Options("[:n=4]"),
+        about: "minus the share of runs of n words that repeat",
+        make: |options| Ok(Box::new(Repetition::new(options)?)),
+        ..PLAIN
+    },
+];
+
+const AROUND: &[RewardType] = &[
+    RewardType {
+        name: "boxed",
+        form: Form::Rest(":TYPE"),
+        about: "the type sees what the last box holds (also boxed_TYPE)",
+        make: |options| Ok(Box::new(Boxed::new(options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "guard",
+        form: Form::Options(":TYPE [KEY=VALUE...]"),
+        about: "the type, but hedged, echoed and empty answers earn `value`",
+        make: |options| Ok(Box::new(Guard::new(options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "by_metadata",
+        form: Form::Options("[:key=rm_type] [default=TYPE]"),
+        about: "each row's metadata names its type",
+        make: |options| Ok(Box::new(ByMetadata::new(options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "group_norm",
+        form: Form::Options(":TYPE [std=off]"),
+        compares_groups: true,
+        about: "the type's reward less the group's mean, divided by its std",
+        make: |options| Ok(Box::new(Group::norm(options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "group_rank",
+        form: Form::Options(":TYPE"),
+        compares_groups: true,
+        about: "the share of the group's others that the type finds worse",
+        make: |options| Ok(Box::new(Group::rank(options)?)),
+        ..PLAIN
+    },
 ];
 
 const OUTSIDE: &[RewardType] = &[RewardType {
@@ -128,8 +224,11 @@ const OUTSIDE: &[RewardType] = &[RewardType {
 }];
 
 /// Every reward type, by field.
-pub const FAMILIES: &[Family] =
-    &[Family { title: "Text", types: TEXT }, Family { title: "Models and programs", types: OUTSIDE }];
+pub const FAMILIES: &[Family] = &[
+    Family { title: "Text", types: TEXT },
+    Family { title: "Around other types", types: AROUND },
+    Family { title: "Models and programs", types: OUTSIDE },
+];
 
 /// Other names of types.
 const ALIASES: &[(&str, &str)] = &[("format", "format:think_answer")];
@@ -170,6 +269,9 @@ impl RewardType {
 
 /// The type that `text` names, without its weight, and what follows the name.
 pub(crate) fn find(text: &str) -> Option<(&'static RewardType, &str)> {
+    if let Some(inner) = text.strip_prefix("boxed_") {
+        return types().find(|kind| kind.name == "boxed").map(|kind| (kind, inner));
+    }
     let name = ALIASES.iter().find(|(alias, _)| *alias == text).map_or(text, |(_, name)| name);
     types().filter_map(|kind| Some((kind, kind.argument(name)?))).max_by_key(|(kind, _)| kind.name.len())
 }

@@ -75,7 +75,7 @@ impl RewardSet {
 
     /// Whether a type compares the samples of a group, so that whole groups must be scored together.
     pub fn compares_groups(&self) -> bool {
-        self.specs.iter().any(|spec| spec.kind.compares_groups)
+        self.specs.iter().any(Spec::compares_groups)
     }
 
     /// Scores rows; results are in the same order, and each depends on its own row (or group) only.

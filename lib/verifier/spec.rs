@@ -36,12 +36,23 @@ impl Spec {
             .collect()
     }
 
+    /// Whether whole groups must be scored together.
+    pub(crate) fn compares_groups(&self) -> bool {
+        let inner = || self.verifier.inner().is_some_and(Self::compares_groups);
+        self.kind.compares_groups || self.verifier.compares_groups() || inner()
+    }
+
+    /// Whether it starts programs or talks to servers.
+    pub(crate) fn reaches_outside(&self) -> bool {
+        self.kind.reaches_outside || self.verifier.inner().is_some_and(Self::reaches_outside)
+    }
+
     fn missing(&self, row: &Row<'_>) -> Option<Error> {
         let name = self.kind.name;
         if self.kind.needs_label && row.label.is_none() {
             return Some(Error::MissingLabel { name });
         }
-        if self.kind.compares_groups && row.group.is_none() {
+        if self.compares_groups() && row.group.is_none() {
             return Some(Error::MissingGroup { name });
         }
         let keys = self.kind.metadata;
@@ -97,11 +108,16 @@ fn next_comma(text: &str) -> Option<usize> {
 /// Parses one `NAME[ARGUMENT][:WEIGHT]`.
 pub(crate) fn parse(text: &str) -> Result<Spec> {
     let (name, weight) = split_weight(text)?;
+    Ok(Spec { weight, ..parse_unweighted(name)? })
+}
+
+/// Parses one `NAME[ARGUMENT]`, of weight 1.
+pub(crate) fn parse_unweighted(name: &str) -> Result<Spec> {
     let (kind, argument) = find(name).ok_or_else(|| unknown(name))?;
-    let mut options = Options::new(text, argument);
+    let mut options = Options::new(name, argument);
     let verifier = (kind.make)(&mut options)?;
     options.finish()?;
-    Ok(Spec { name: name.to_owned(), weight, kind, verifier })
+    Ok(Spec { name: name.to_owned(), weight: 1.0, kind, verifier })
 }
 
 /// Takes a number after the last colon as the weight, unless it is the port of a URL.
@@ -159,7 +175,7 @@ mod tests {
     fn wrong_types_are_explained() {
         let message = |text: &str| parse(text).map(|_| ()).unwrap_err().to_string();
         assert!(message("nubmer").contains("hint: did you mean number?"), "{}", message("nubmer"));
-        assert!(message("zzz").contains("hint: reward types are exact, number"));
+        assert!(message("zzz").contains("hint: reward types are exact, exact_match, f1"));
         assert!(message("number:heavy").contains("expected a finite number, got heavy"));
         assert!(message("number:nan").contains("expected a finite number"));
         assert!(message("format:regex=(").contains("regex"));

@@ -23,11 +23,6 @@ impl Arguments<'_> {
         self.0.get(key).and_then(Value::as_str).ok_or_else(|| self.wrong(key, "a text"))
     }
 
-    /// A text, where it is given.
-    pub(super) fn optional_text(&self, key: &str) -> Option<&str> {
-        self.0.get(key).and_then(Value::as_str)
-    }
-
     /// A list of texts.
     pub(super) fn texts(&self, key: &str) -> Result<Vec<&str>, String> {
         let list = self.0.get(key).and_then(Value::as_array);

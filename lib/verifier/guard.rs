@@ -1,0 +1,225 @@
+//! `guard:TYPE`: what earns a reward without an answer earns another one, 0 unless told otherwise.
+//!
+//! A response is caught that (`boxes`) gives several different boxes and so may let the last or any be right,
+//! (`candidates`) names several of the question's choices where it answers, (`echo`) says the prompt again in place of
+//! an answer, or (`think`) has a thought of fewer characters.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use crate::answer::{all_boxed, answer_text, last_boxed};
+use crate::error::Result;
+use crate::nested::inner;
+use crate::options::Options;
+use crate::spec::Spec;
+use crate::{Row, Verdict, Verifier};
+
+/// An answer of fewer words is no echo: it may well be words of the prompt.
+const MIN_ECHO_WORDS: usize = 12;
+/// Words of the runs by which an echo is told.
+const ECHO_RUN: usize = 4;
+
+/// The guard around a type.
+pub(crate) struct Guard {
+    inner: Spec,
+    max_boxes: usize,
+    max_candidates: usize,
+    max_echo: f64,
+    min_think: usize,
+    value: f64,
+}
+
+impl Guard {
+    pub(crate) fn new(options: &mut Options) -> Result<Self> {
+        Ok(Self {
+            inner: inner(options)?,
+            max_boxes: options.count("boxes", 1)?,
+            max_candidates: options.count("candidates", 1)?,
+            max_echo: options.number("echo", 0.8)?,
+            min_think: options.count("think", 1)?,
+            value: options.number("value", 0.0)?,
+        })
+    }
+
+    /// What the response is caught at.
+    fn caught(&self, row: &Row<'_>) -> Option<String> {
+        let answer = answer_text(row.response);
+        if let Some(len) = thought_len(row.response).filter(|len| *len < self.min_think) {
+            return Some(format!("a thought of {len} characters, at least {} expected", self.min_think));
+        }
+        let boxes: HashSet<String> =
+            all_boxed(answer).into_iter().map(|content| content.split_whitespace().collect()).collect();
+        if boxes.len() > self.max_boxes {
+            return Some(format!("{} different boxes, at most {} expected", boxes.len(), self.max_boxes));
+        }
+        let prompt = row.prompt.map(prompt_text).unwrap_or_default();
+        let place = last_boxed(answer).or_else(|| answer.trim().lines().next_back()).unwrap_or_default();
+        let num = num_named(place, &candidates(row, &prompt));
+        if num > self.max_candidates {
+            return Some(format!("{num} of the choices named, at most {} expected", self.max_candidates));
+        }
+        let echo = echo_share(answer, &prompt);
+        (echo > self.max_echo).then(|| format!("{:.0} % of the answer is the prompt's", echo * 100.0))
+    }
+}
+
+impl Verifier for Guard {
+    fn score(&self, rows: &[Row<'_>]) -> Vec<Result<Verdict>> {
+        let guarded = |(row, verdict): (&Row<'_>, Result<Verdict>)| {
+            let verdict = verdict?;
+            Ok(match self.caught(row) {
+                None => verdict,
+                Some(what) => {
+                    Verdict { answer: verdict.answer, ..Verdict::new(self.value, format!("caught: {what}")) }
+                }
+            })
+        };
+        rows.iter().zip(self.inner.score(rows)).map(guarded).collect()
+    }
+
+    fn inner(&self) -> Option<&Spec> {
+        Some(&self.inner)
+    }
+}
+
+/// Characters of the thought, blanks apart; `None` without one.
+fn thought_len(response: &str) -> Option<usize> {
+    let close = response.rfind("</think>")?;
+    let thought = &response[..close];
+    let thought = thought.rsplit_once("<think>").map_or(thought, |(_, inner)| inner);
+    Some(thought.chars().filter(|letter| !letter.is_whitespace()).count())
+}
+
+/// The text of a prompt: that of its messages, or what it is.
+pub(crate) fn prompt_text(prompt: &str) -> String {
+    match serde_json::from_str(prompt) {
+        Ok(Value::String(text)) => text,
+        Ok(Value::Array(messages)) => {
+            let texts = messages.iter().filter_map(|message| message.get("content")?.as_str());
+            texts.collect::<Vec<_>>().join("\n")
+        }
+        _ => prompt.to_owned(),
+    }
+}
+
+/// The choices of a question: those of the metadata, else lines of the prompt such as `A) Rome`.
+fn candidates(row: &Row<'_>, prompt: &str) -> Vec<String> {
+    let metadata = row.metadata_object().unwrap_or_default();
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match metadata.get("choices") {
+        Some(Value::Array(list)) => list.iter().map(text).collect(),
+        Some(Value::Object(object)) => object.values().map(text).collect(),
+        _ => prompt.lines().filter_map(lettered).map(str::to_owned).collect(),
+    }
+}
+
+/// The text of `A) Rome`, `(A) Rome` or `A. Rome`.
+fn lettered(line: &str) -> Option<&str> {
+    let line = line.trim();
+    let line = line.strip_prefix('(').unwrap_or(line);
+    let rest = line.strip_prefix(|letter: char| letter.is_ascii_uppercase())?;
+    Some(rest.strip_prefix([')', '.', ':'])?.trim()).filter(|text| !text.is_empty())
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(|letter: char| !letter.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect()
+}
+
+/// How many different candidates a text names, as whole words; one inside another does not count.
+fn num_named(text: &str, candidates: &[String]) -> usize {
+    let said = words(text);
+    let mut named: Vec<Vec<String>> = candidates
+        .iter()
+        .map(|candidate| words(candidate))
+        .filter(|words| !words.is_empty() && said.windows(words.len()).any(|run| run == words.as_slice()))
+        .collect();
+    named.sort();
+    named.dedup();
+    let is_part = |one: &Vec<String>| {
+        named
+            .iter()
+            .any(|other| other.len() > one.len() && other.windows(one.len()).any(|run| run == one.as_slice()))
+    };
+    named.iter().filter(|one| !is_part(one)).count()
+}
+
+/// The share of the answer's runs of words that the prompt has; 0 for a short answer.
+fn echo_share(answer: &str, prompt: &str) -> f64 {
+    let (answer, prompt) = (words(answer), words(prompt));
+    if answer.len() < MIN_ECHO_WORDS {
+        return 0.0;
+    }
+    let of_prompt: HashSet<&[String]> = prompt.windows(ECHO_RUN).collect();
+    let runs = answer.windows(ECHO_RUN);
+    let num = runs.len() as f64;
+    runs.filter(|run| of_prompt.contains(run)).count() as f64 / num
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RewardSet;
+
+    fn explained(spec: &str, row: Row<'_>) -> (f64, String) {
+        let scored = RewardSet::parse(&[spec]).unwrap().score(&[row]).unwrap().remove(0);
+        (scored.reward, scored.parts[0].reason.clone())
+    }
+
+    fn caught(response: &str) -> Option<String> {
+        let prompt = "\"Which city is the capital of France, where the Seine flows through old bridges?\\nA) Rome\\nB) Paris\\nC) New Paris\"";
+        let row = Row { prompt: Some(prompt), response, label: Some("Paris"), ..Row::default() };
+        let (_, reason) = explained("guard:f1", row);
+        reason.strip_prefix("caught: ").map(str::to_owned)
+    }
+
+    #[test]
+    fn answers_that_hedge_or_echo_are_caught() {
+        for (response, problem) in [
+            ("\\boxed{4} or \\boxed{5}", "2 different boxes"),
+            ("<think> \n</think>Paris", "a thought of 0 characters"),
+            ("Rome, Paris", "2 of the choices named"),
+            (
+                "Which city is the capital of France, where the Seine flows through old bridges?",
+                "100 % of the answer",
+            ),
+        ] {
+            let what = caught(response).unwrap_or_default();
+            assert!(what.starts_with(problem), "{response}: {what}");
+        }
+        for honest in [
+            "Paris",
+            "New Paris",
+            "It is not Rome.\nParis",
+            "\\boxed{4} so \\boxed{4}",
+            "<think>Seine</think>Paris",
+            "</think>",
+        ] {
+            assert!(honest == "</think>" || caught(honest).is_none(), "{honest}: {:?}", caught(honest));
+        }
+    }
+
+    #[test]
+    fn what_is_caught_and_what_it_earns_is_configured() {
+        let row = |response| Row { response, label: Some("5"), ..Row::default() };
+        let two = "\\boxed{4} or \\boxed{5}";
+        assert_eq!(explained("number", row(two)).0, 1.0);
+        assert_eq!(explained("guard:number", row(two)).0, 0.0);
+        assert_eq!(explained("guard:number boxes=2", row(two)).0, 1.0);
+        assert_eq!(explained("guard:number value=-1:0.5", row(two)).0, -0.5);
+        let choices = "{\"choices\": {\"A\": \"red\", \"B\": \"green\"}}";
+        let row =
+            Row { response: "red green", label: Some("red"), metadata: Some(choices), ..Row::default() };
+        assert_eq!(explained("guard:f1 value=0.25", row).0, 0.25);
+        assert!(RewardSet::parse(&["guard"]).unwrap_err().to_string().contains("expected a reward type"));
+        assert!(
+            RewardSet::parse(&["guard:number box=2"])
+                .unwrap_err()
+                .to_string()
+                .contains("did you mean boxes?")
+        );
+    }
+}
