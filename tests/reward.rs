@@ -75,7 +75,7 @@ fn earlier_rewards_are_replaced() {
 fn explanations_go_to_stderr() {
     let output = reward(&["--type", "number", "--explain"], "{\"response\":\"I say 5\",\"label\":\"4\"}\n");
     let text = message(&output);
-    assert!(text.contains("line 1: number = 0: the last number is 5, the label is 4"), "{text}");
+    assert!(text.contains("line 1: number = 0 (\"5\"): the last number is 5, the label is 4"), "{text}");
     assert_eq!(rows(&output).len(), 1);
 }
 

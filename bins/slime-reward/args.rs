@@ -1,5 +1,6 @@
 //! The command line of `slime-reward`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -15,7 +16,7 @@ use slime_verifier::{RewardSet, split_types};
     after_help = after_help()
 )]
 pub struct Args {
-    /// Reward types with weights, summed: NAME[:WEIGHT][,NAME...]; may be repeated
+    /// Reward types with weights, summed: NAME[:WEIGHT][,NAME...]; may be repeated; `list` prints all
     #[arg(long = "type", value_name = "TYPES")]
     pub types: Vec<String>,
     /// Rows as JSON lines or Arrow; - is stdin
@@ -27,8 +28,20 @@ pub struct Args {
     /// Say for every row on stderr which answer was found and which rule judged it
     #[arg(long)]
     pub explain: bool,
+    /// Say at the end on stderr how many rows there were, and each type's mean and distribution
+    #[arg(long)]
+    pub stats: bool,
+    /// Leave out rows that cannot be read or have no usable label, and say which; they are an error otherwise
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// Rows that are scored together; the rewards do not depend on it
+    #[arg(long, value_name = "N", default_value_t = NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN))]
+    pub batch_rows: NonZeroUsize,
+    /// Threads that score; the default is one for each core
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
     /// Stay with a run whose reward.placement is separate; its run.toml names the types
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["types", "input", "output", "explain", "config", "dry_run"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["types", "input", "output", "explain", "stats", "skip_bad", "batch_rows", "config", "dry_run"])]
     pub follow: Option<PathBuf>,
     /// Which of the run's reward workers this is, from 0
     #[arg(long, value_name = "N", default_value_t = 0, requires = "follow")]

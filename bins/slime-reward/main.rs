@@ -4,7 +4,9 @@ mod args;
 mod follow;
 mod read_samples;
 mod score;
+mod stream;
 mod write_rewards;
+mod write_stats;
 
 use std::process::ExitCode;
 

@@ -46,37 +46,17 @@ impl RewardWriter {
     }
 
     /// Writes one batch.
-    pub fn write(
-        &mut self,
-        batch: Vec<InputRow>,
-        scored: &[Scored],
-        names: &[String],
-    ) -> Result<(), Failure> {
+    pub fn write(&mut self, batch: Formatted) -> Result<(), Failure> {
         let name = &self.name;
-        match &mut self.sink {
-            Sink::Lines(output) => {
-                for (row, sample) in batch.iter().zip(scored) {
-                    if let Source::Line(line) = &row.source {
-                        let text = with_rewards(line, sample, names)?;
-                        writeln!(output, "{text}").map_err(|error| Failure::io(name, &error))?;
-                    }
-                }
-                output.flush().map_err(|error| Failure::io(name, &error))
+        match (&mut self.sink, batch) {
+            (Sink::Lines(output), Formatted::Lines(text)) => {
+                let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+                written.map_err(|error| Failure::io(name, &error))
             }
-            Sink::Arrow(output) => {
-                let mut rows = Vec::with_capacity(batch.len());
-                for (row, sample) in batch.into_iter().zip(scored) {
-                    if let Source::Row(mut row) = row.source {
-                        row.reward = Some(sample.reward as f32);
-                        row.extra.insert("rewards".to_owned(), rewards(sample, names));
-                        if !sample.token_rewards.is_empty() {
-                            row.extra.insert(TOKEN_REWARDS.to_owned(), sample.token_rewards.clone().into());
-                        }
-                        rows.push(*row);
-                    }
-                }
+            (Sink::Arrow(output), Formatted::Rows(rows)) => {
                 output.write(&rows).map_err(|error| failed(name, &error))
             }
+            _ => Err(Failure::new(exit::BUG, "rows leave in the format they came in")),
         }
     }
 
@@ -86,6 +66,41 @@ impl RewardWriter {
             Sink::Lines(output) => output.finish(),
             Sink::Arrow(writer) => writer.finish().map_err(|error| failed(&self.name, &error))?.finish(),
         }
+    }
+}
+
+/// Rows in the form in which they leave.
+pub enum Formatted {
+    /// JSON lines.
+    Lines(String),
+    /// Rows of Arrow.
+    Rows(Vec<slime_record::Row>),
+}
+
+impl Formatted {
+    /// Nothing yet.
+    pub fn new(is_arrow: bool) -> Self {
+        if is_arrow { Self::Rows(Vec::new()) } else { Self::Lines(String::new()) }
+    }
+
+    /// Appends a row with its rewards.
+    pub fn push(&mut self, row: InputRow, scored: &Scored, names: &[String]) -> Result<(), Failure> {
+        match (self, row.source) {
+            (Self::Lines(text), Source::Line(line)) => {
+                text.push_str(&with_rewards(&line, scored, names)?);
+                text.push('\n');
+            }
+            (Self::Rows(rows), Source::Row(mut row)) => {
+                row.reward = Some(scored.reward as f32);
+                row.extra.insert("rewards".to_owned(), rewards(scored, names));
+                if !scored.token_rewards.is_empty() {
+                    row.extra.insert(TOKEN_REWARDS.to_owned(), scored.token_rewards.clone().into());
+                }
+                rows.push(*row);
+            }
+            _ => return Err(Failure::new(exit::BUG, "rows of two formats in one input")),
+        }
+        Ok(())
     }
 }
 
