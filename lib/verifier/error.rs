@@ -95,6 +95,14 @@ pub enum Error {
         /// What happened.
         problem: String,
     },
+    /// A server cannot be reached, fails or answers something that is no reward.
+    #[error("reward server {url}: {problem}")]
+    Server {
+        /// The address.
+        url: String,
+        /// What happened.
+        problem: String,
+    },
     /// A segment that cannot be read.
     #[error(transparent)]
     Record(#[from] slime_record::Error),
@@ -124,7 +132,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::UnknownType { .. } | Self::Weight { .. } | Self::Regex(_) | Self::Argument { .. } => 64,
-            Self::Start { .. } | Self::Program { .. } | Self::NotFinite { .. } => 69,
+            Self::Start { .. } | Self::Program { .. } | Self::Server { .. } | Self::NotFinite { .. } => 69,
             Self::Lost { .. } => 70,
             Self::MissingLabel { .. }
             | Self::MissingMetadata { .. }

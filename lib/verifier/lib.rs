@@ -9,7 +9,9 @@ mod exact;
 mod format;
 mod group;
 mod guard;
+mod http;
 mod instructions;
+mod judge;
 mod length;
 mod nested;
 mod number;
@@ -18,6 +20,7 @@ mod process;
 mod question;
 mod rational;
 mod registry;
+mod remote;
 mod reply;
 mod reward_set;
 mod row;
@@ -25,6 +28,10 @@ mod samples;
 mod schema;
 mod spans;
 mod spec;
+mod template;
+#[cfg(test)]
+mod test_server;
+mod tournament;
 mod verifier;
 
 pub use answer::answer_text;

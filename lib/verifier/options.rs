@@ -77,6 +77,15 @@ impl Options {
         }
     }
 
+    /// `on` or `off`, off where it is not given.
+    pub(crate) fn switch(&mut self, key: &'static str) -> Result<bool> {
+        match self.text(key)?.as_deref() {
+            None | Some("off") => Ok(false),
+            Some("on") => Ok(true),
+            Some(other) => Err(self.wrong(key, "on or off", other)),
+        }
+    }
+
     /// A time above zero in seconds, or its default.
     pub(crate) fn duration(&mut self, key: &'static str, default_s: f64) -> Result<Duration> {
         let seconds = self.number(key, default_s)?;

@@ -9,12 +9,15 @@ use crate::format::{Format, pattern};
 use crate::group::Group;
 use crate::guard::Guard;
 use crate::instructions::Instructions;
+use crate::judge::Judge;
 use crate::length::{Length, Overlong, Repetition};
 use crate::nested::{Boxed, ByMetadata};
 use crate::number::Number;
 use crate::options::Options;
 use crate::question::{ExactMatch, F1};
+use crate::remote::{Remote, RewardModel};
 use crate::schema::Schema;
+use crate::tournament::Tournament;
 
 /// One reward type.
 pub struct RewardType {
@@ -214,14 +217,49 @@ const AROUND: &[RewardType] = &[
     },
 ];
 
-const OUTSIDE: &[RewardType] = &[RewardType {
-    name: "command",
-    form: Form::Rest(":PROGRAM [ARG...]"),
-    reaches_outside: true,
-    about: "your program, JSON lines in and out; takes the rest of the argument",
-    make: |options| Ok(Box::new(Command::new(options)?)),
-    ..PLAIN
-}];
+const OUTSIDE: &[RewardType] = &[
+    RewardType {
+        name: "command",
+        form: Form::Rest(":[KEY=VALUE...] PROGRAM [ARG...]"),
+        reaches_outside: true,
+        about: "your program, JSON lines in and out; takes the rest of the argument",
+        make: |options| Ok(Box::new(Command::new(options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "remote",
+        form: Form::Options(":URL [KEY=VALUE...]"),
+        reaches_outside: true,
+        about: "your server: prompt, response and label in, a number or an object out",
+        make: |options| Ok(Box::new(Remote::new(options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "judge",
+        form: Form::Options(":URL model=NAME [KEY=VALUE...]"),
+        reaches_outside: true,
+        about: "a language model behind an OpenAI-compatible server grades, from 0 to 1",
+        make: |options| Ok(Box::new(Judge::new(options, false)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "tournament",
+        form: Form::Options(":URL model=NAME [mode=elimination] [KEY=VALUE...]"),
+        reaches_outside: true,
+        compares_groups: true,
+        about: "such a judge compares the responses of a group in pairs",
+        make: |options| Ok(Box::new(Tournament::new(options)?)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "reward_model",
+        form: Form::Options(":URL [api=vllm] [model=NAME] [KEY=VALUE...]"),
+        reaches_outside: true,
+        about: "the score of a reward model served by vLLM or SGLang",
+        make: |options| Ok(Box::new(RewardModel::new(options)?)),
+        ..PLAIN
+    },
+];
 
 /// Every reward type, by field.
 pub const FAMILIES: &[Family] = &[
