@@ -206,14 +206,14 @@ mod tests {
     fn what_is_caught_and_what_it_earns_is_configured() {
         let row = |response| Row { response, label: Some("5"), ..Row::default() };
         let two = "\\boxed{4} or \\boxed{5}";
-        assert_eq!(explained("number", row(two)).0, 1.0);
-        assert_eq!(explained("guard:number", row(two)).0, 0.0);
-        assert_eq!(explained("guard:number boxes=2", row(two)).0, 1.0);
-        assert_eq!(explained("guard:number value=-1:0.5", row(two)).0, -0.5);
+        assert!((explained("number", row(two)).0 - 1.0_f64).abs() < 1e-9);
+        assert!((explained("guard:number", row(two)).0 - 0.0_f64).abs() < 1e-9);
+        assert!((explained("guard:number boxes=2", row(two)).0 - 1.0_f64).abs() < 1e-9);
+        assert!((explained("guard:number value=-1:0.5", row(two)).0 + 0.5_f64).abs() < 1e-9);
         let choices = "{\"choices\": {\"A\": \"red\", \"B\": \"green\"}}";
         let row =
             Row { response: "red green", label: Some("red"), metadata: Some(choices), ..Row::default() };
-        assert_eq!(explained("guard:f1 value=0.25", row).0, 0.25);
+        assert!((explained("guard:f1 value=0.25", row).0 - 0.25_f64).abs() < 1e-9);
         assert!(RewardSet::parse(&["guard"]).unwrap_err().to_string().contains("expected a reward type"));
         assert!(
             RewardSet::parse(&["guard:number box=2"])

@@ -44,12 +44,11 @@ impl Client {
     /// Reads `url` (or the first word), `key_env`, `timeout_s`, `attempts`, `backoff_s` and `concurrency`; `path` is put
     /// behind the address.
     pub(crate) fn new(options: &mut Options, path: &str) -> Result<Self> {
-        let url = match options.text("url")? {
-            Some(url) => url,
-            None => {
-                let word = options.word()?;
-                options.needed_word("the address of a server", word)?
-            }
+        let url = if let Some(url) = options.text("url")? {
+            url
+        } else {
+            let word = options.word()?;
+            options.needed_word("the address of a server", word)?
         };
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(options.wrong("url", "http://.. or https://..", url));

@@ -19,6 +19,8 @@ mod options;
 mod process;
 mod question;
 mod rational;
+#[cfg(test)]
+mod readme;
 mod registry;
 mod remote;
 mod reply;

@@ -61,7 +61,7 @@ impl ByMetadata {
         Ok(Self { key, default, kept: Mutex::new(HashMap::new()) })
     }
 
-    fn bad(&self, problem: String) -> Error {
+    fn bad(&self, problem: &str) -> Error {
         Error::BadRow { name: "by_metadata", problem: format!("metadata.{}: {problem}", self.key) }
     }
 
@@ -72,7 +72,7 @@ impl ByMetadata {
             Some(serde_json::Value::String(name)) => {
                 Ok(Some(name.trim().to_owned()).filter(|name| !name.is_empty()))
             }
-            Some(other) => Err(self.bad(format!("expected the name of a reward type, got {other}"))),
+            Some(other) => Err(self.bad(&format!("expected the name of a reward type, got {other}"))),
         }
     }
 
@@ -81,13 +81,13 @@ impl ByMetadata {
         if let Some(spec) = kept.get(name) {
             return Ok(Arc::clone(spec));
         }
-        let made = spec::parse_unweighted(name).map_err(|error| self.bad(error.to_string()))?;
+        let made = spec::parse_unweighted(name).map_err(|error| self.bad(&error.to_string()))?;
         if made.reaches_outside() || made.compares_groups() {
             let problem = format!(
                 "{name} starts programs, talks to servers or compares groups, which data may not ask for\n\
                  hint: name it in reward.types"
             );
-            return Err(self.bad(problem));
+            return Err(self.bad(&problem));
         }
         if kept.len() >= MAX_KEPT {
             kept.clear();
@@ -111,8 +111,7 @@ impl Verifier for ByMetadata {
             let own: Vec<Row<'_>> = places.iter().filter_map(|at| rows.get(*at).copied()).collect();
             let missing = || {
                 self.bad(
-                    "expected the name of a reward type, got none\nhint: give by_metadata a default=TYPE"
-                        .to_owned(),
+                    "expected the name of a reward type, got none\nhint: give by_metadata a default=TYPE",
                 )
             };
             let scored = match (&name, &self.default) {

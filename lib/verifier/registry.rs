@@ -335,11 +335,13 @@ pub fn help() -> String {
     const WIDTH: usize = 25;
     let mut text = String::new();
     for family in FAMILIES {
-        text += &format!("{}:\n", family.title);
+        text.push_str(family.title);
+        text.push_str(":\n");
         for kind in family.types {
             let usage = kind.usage();
             let gap = if usage.len() > WIDTH { format!("\n  {:WIDTH$}", "") } else { String::new() };
-            text += &format!("  {usage:WIDTH$}{gap} {}\n", kind.about);
+            let line = format!("  {usage:WIDTH$}{gap} {}\n", kind.about);
+            text.push_str(&line);
         }
     }
     text
@@ -354,6 +356,20 @@ pub fn list() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Set `SLIME_WRITE_TABLE=1` to write the table into the README instead of comparing it.
+    #[test]
+    fn table_of_the_readme_is_the_registry() {
+        let mut table = "| type | needs | what it rewards |\n|---|---|---|\n".to_owned();
+        for kind in types() {
+            let escaped = |text: &str| text.replace('|', "\\|").replace('<', "&lt;");
+            let cells =
+                [format!("`{}`", kind.usage().replace('|', "\\|")), kind.needs(), escaped(kind.about)];
+            table.push_str(&cells.map(|cell| format!("| {cell} ")).concat());
+            table.push_str("|\n");
+        }
+        crate::readme::compare("rewards", &table);
+    }
 
     #[test]
     fn every_type_is_found_by_its_own_name_and_says_what_it_does() {

@@ -59,7 +59,7 @@ impl Spec {
         let object = if keys.is_empty() { None } else { Some(row.metadata_object().unwrap_or_default()) };
         keys.iter()
             .find(|key| {
-                object.as_ref().is_some_and(|object| object.get(**key).is_none_or(|value| value.is_null()))
+                object.as_ref().is_some_and(|object| object.get(**key).is_none_or(serde_json::Value::is_null))
             })
             .map(|key| Error::MissingMetadata { name, key })
     }

@@ -205,15 +205,13 @@ fn tournaments_rank_a_group() {
 
 #[test]
 fn scores_of_served_reward_models_are_read() {
-    let server = serve(|path, body, _| match path {
-        "/pooling" => {
+    let server = serve(|path, body, _| {
+        if path == "/pooling" {
             assert_eq!(body["messages"][1], json!({"role": "assistant", "content": "4"}));
-            (200, json!({"data": [{"data": [1.5]}]}).to_string())
+            return (200, json!({"data": [{"data": [1.5]}]}).to_string());
         }
-        _ => {
-            assert_eq!(body["text"], json!("2 + 2?4"));
-            (200, json!([{"embedding": [-0.5]}]).to_string())
-        }
+        assert_eq!(body["text"], json!("2 + 2?4"));
+        (200, json!([{"embedding": [-0.5]}]).to_string())
     });
     assert_eq!(rewards(&format!("reward_model:{} model=rm", server.url), &["4"]), [1.5]);
     assert_eq!(rewards(&format!("reward_model:{} api=sglang", server.url), &["4"]), [-0.5]);

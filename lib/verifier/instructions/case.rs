@@ -78,10 +78,10 @@ fn is_english(text: &str) -> bool {
     whatlang::detect_lang(&text.to_lowercase()).is_none_or(|found| found == Lang::Eng)
 }
 
-pub(super) fn upper(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    Ok(has_only(text, char::is_uppercase, char::is_lowercase) && is_english(text))
+pub(super) fn upper(text: &str) -> bool {
+    has_only(text, char::is_uppercase, char::is_lowercase) && is_english(text)
 }
 
-pub(super) fn lower(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    Ok(has_only(text, char::is_lowercase, char::is_uppercase) && is_english(text))
+pub(super) fn lower(text: &str) -> bool {
+    has_only(text, char::is_lowercase, char::is_uppercase) && is_english(text)
 }

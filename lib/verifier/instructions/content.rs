@@ -36,10 +36,10 @@ pub(super) fn bullets(arguments: &Arguments<'_>, text: &str) -> Result<bool, Str
     Ok(num == arguments.count("num_bullets")?)
 }
 
-pub(super) fn constrained(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    Ok(["My answer is yes.", "My answer is no.", "My answer is maybe."]
+pub(super) fn constrained(text: &str) -> bool {
+    ["My answer is yes.", "My answer is no.", "My answer is maybe."]
         .iter()
-        .any(|answer| text.contains(answer)))
+        .any(|answer| text.contains(answer))
 }
 
 /// `*highlighted*` and `**highlighted**`.
@@ -58,23 +58,23 @@ pub(super) fn sections(arguments: &Arguments<'_>, text: &str) -> Result<bool, St
 }
 
 /// One JSON value, bare or in a code fence.
-pub(super) fn json(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn json(text: &str) -> bool {
     let text = text.trim();
     let opened = ["```json", "```Json", "```JSON", "```"].iter().find_map(|fence| text.strip_prefix(fence));
     let inner = opened.unwrap_or(text);
     let inner = inner.strip_suffix("```").unwrap_or(inner);
-    Ok(serde_json::from_str::<IgnoredAny>(inner.trim()).is_ok())
+    serde_json::from_str::<IgnoredAny>(inner.trim()).is_ok()
 }
 
 /// `<<a title>>`.
-pub(super) fn title(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    Ok(matches_of!(r"<<[^\n]+>>", text).any(|found| !found.trim_matches(['<', '>']).trim().is_empty()))
+pub(super) fn title(text: &str) -> bool {
+    matches_of!(r"<<[^\n]+>>", text).any(|found| !found.trim_matches(['<', '>']).trim().is_empty())
 }
 
 /// Two different answers, `******` between them.
-pub(super) fn two_responses(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn two_responses(text: &str) -> bool {
     let answers = parts(text, "******").unwrap_or_default();
-    Ok(matches!(answers.as_slice(), [first, second] if first != second))
+    matches!(answers.as_slice(), [first, second] if first != second)
 }
 
 pub(super) fn repeats_prompt(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
@@ -87,11 +87,11 @@ pub(super) fn ends_with(arguments: &Arguments<'_>, text: &str) -> Result<bool, S
     Ok(text.trim().trim_matches('"').to_lowercase().ends_with(&phrase))
 }
 
-pub(super) fn quoted(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn quoted(text: &str) -> bool {
     let text = text.trim();
-    Ok(text.len() > 1 && text.starts_with('"') && text.ends_with('"'))
+    text.len() > 1 && text.starts_with('"') && text.ends_with('"')
 }
 
-pub(super) fn no_comma(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    Ok(!text.contains(','))
+pub(super) fn no_comma(text: &str) -> bool {
+    !text.contains(',')
 }

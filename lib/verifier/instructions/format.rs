@@ -10,7 +10,7 @@ use super::text::{is_edge, without_punctuation};
 use super::tokens::tokens;
 
 /// Brackets nested at least five deep, of which the innermost closes.
-pub(super) fn parentheses(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn parentheses(text: &str) -> bool {
     let (mut open, mut deepest) = (Vec::new(), 0);
     for letter in text.chars() {
         match letter {
@@ -25,37 +25,37 @@ pub(super) fn parentheses(_: &Arguments<'_>, text: &str) -> Result<bool, String>
                     open.clear();
                     deepest = 0;
                 } else if deepest >= 5 {
-                    return Ok(true);
+                    return true;
                 }
             }
             _ => {}
         }
     }
-    Ok(false)
+    false
 }
 
 /// Quotes in quotes in quotes, `"` and `'` in turn.
-pub(super) fn quotes(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn quotes(text: &str) -> bool {
     let (mut open, mut deepest) = (Vec::new(), 0_usize);
     for letter in text.chars().filter(|letter| matches!(letter, '"' | '\'')) {
         if open.last() == Some(&letter) {
             open.pop();
             if deepest - open.len() >= 3 {
-                return Ok(true);
+                return true;
             }
         } else {
             open.push(letter);
             deepest = deepest.max(open.len());
         }
     }
-    Ok(false)
+    false
 }
 
 /// No quote directly behind another, and none at the end.
-pub(super) fn quote_unquote(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn quote_unquote(text: &str) -> bool {
     let text: String = text.replace(['“', '”'], "\"").replace("'\"'", "").split_whitespace().collect();
     let ends = |letter: char| letter != '"' && (letter.is_ascii_punctuation() || letter.is_ascii_digit());
-    Ok(!text.contains("\"\"") && !text.trim_end_matches(ends).ends_with('"'))
+    !text.contains("\"\"") && !text.trim_end_matches(ends).ends_with('"')
 }
 
 /// One of the options and nothing else; letters (`a), b), c)`) must stand as they are.
@@ -72,14 +72,14 @@ pub(super) fn options(arguments: &Arguments<'_>, text: &str) -> Result<bool, Str
 }
 
 /// A word on each line.
-pub(super) fn newline(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn newline(text: &str) -> bool {
     let bare = without_punctuation(text);
-    let num_lines = bare.trim().split('\n').filter(|line| !line.is_empty()).count();
-    Ok(num_lines == bare.split_whitespace().count())
+    let num_lines = bare.trim().lines().filter(|line| !line.is_empty()).count();
+    num_lines == bare.split_whitespace().count()
 }
 
 /// An emoji at the end of every sentence, or at the beginning of what follows it.
-pub(super) fn emoji(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn emoji(text: &str) -> bool {
     let bare: Vec<String> =
         sentences(text).iter().map(|sentence| without_punctuation(sentence).trim().to_owned()).collect();
     let ends = |at: usize, sentence: &String| {
@@ -87,7 +87,7 @@ pub(super) fn emoji(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
         let at_end = sentence.chars().rev().take(2).any(is_emoji);
         at_end || bare.get(at + 1).and_then(|next| next.chars().next()).is_some_and(is_emoji)
     };
-    Ok(bare.iter().enumerate().all(|(at, sentence)| !sentence.is_empty() && ends(at, sentence)))
+    bare.iter().enumerate().all(|(at, sentence)| !sentence.is_empty() && ends(at, sentence))
 }
 
 fn is_emoji(letter: char) -> bool {
@@ -98,7 +98,7 @@ fn is_emoji(letter: char) -> bool {
 }
 
 /// Each line is indented deeper than the one before; of blank lines in a row every second counts as a line.
-pub(super) fn line_indent(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn line_indent(text: &str) -> bool {
     let mut lines = Vec::new();
     let mut before_is_dropped = false;
     for line in text.split('\n') {
@@ -107,11 +107,11 @@ pub(super) fn line_indent(_: &Arguments<'_>, text: &str) -> Result<bool, String>
             lines.push(line.len() - line.trim_start_matches(' ').len());
         }
     }
-    Ok(lines.windows(2).all(|pair| pair[0] < pair[1]))
+    lines.windows(2).all(|pair| pair[0] < pair[1])
 }
 
 /// No word in lower case; words of mixed case pass.
-pub(super) fn title_case(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn title_case(text: &str) -> bool {
     let is_low = |word: &String| {
         let mut letters = word.chars();
         let first_is_low = letters.next().is_some_and(char::is_lowercase);
@@ -120,13 +120,13 @@ pub(super) fn title_case(_: &Arguments<'_>, text: &str) -> Result<bool, String> 
         let is_uniform = !rest.chars().any(char::is_uppercase) || !rest.chars().any(char::is_lowercase);
         first_is_low && (rest.is_empty() || has_case && is_uniform)
     };
-    Ok(!tokens(text).iter().any(is_low))
+    !tokens(text).iter().any(is_low)
 }
 
-pub(super) fn output_template(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    Ok(["My Answer:", "My Conclusion:", "Future Outlook:"].iter().all(|part| text.contains(part)))
+pub(super) fn output_template(text: &str) -> bool {
+    ["My Answer:", "My Conclusion:", "Future Outlook:"].iter().all(|part| text.contains(part))
 }
 
-pub(super) fn no_whitespace(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    Ok(!text.contains(char::is_whitespace))
+pub(super) fn no_whitespace(text: &str) -> bool {
+    !text.contains(char::is_whitespace)
 }

@@ -110,7 +110,8 @@ impl Instructions {
                 let check =
                     kinds::find(&id).ok_or_else(|| self.bad(format!("unknown instruction {id:?}")))?;
                 for variant in variants.iter().filter(|variant| !variant.trim().is_empty()) {
-                    let is_followed = check(&Arguments(&arguments), variant)
+                    let is_followed = check
+                        .is_followed(&Arguments(&arguments), variant)
                         .map_err(|problem| self.bad(format!("{id}: {problem}")))?;
                     if is_followed {
                         return Ok((id, true));

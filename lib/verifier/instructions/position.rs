@@ -11,23 +11,23 @@ fn word_tokens(text: &str) -> Vec<String> {
 }
 
 /// The last word of each sentence is the first of the next.
-pub(super) fn last_first(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn last_first(text: &str) -> bool {
     let fits = |pair: &[&str]| {
         let last = pair[0].trim_end_matches(is_edge).split_whitespace().next_back();
         let first = pair[1].trim_start_matches(is_edge).split_whitespace().next();
         last.zip(first).is_some_and(|(last, first)| last.to_lowercase() == first.to_lowercase())
     };
-    Ok(sentences(text).windows(2).all(fits))
+    sentences(text).windows(2).all(fits)
 }
 
 /// Each line ends with the word it begins with.
-pub(super) fn paragraph_last_first(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn paragraph_last_first(text: &str) -> bool {
     let lower = text.to_lowercase();
     let fits = |line: &str| {
         let words: Vec<&str> = line.trim().trim_matches(is_edge).split_whitespace().collect();
         words.first() == words.last()
     };
-    Ok(lower.split('\n').all(fits))
+    lower.split('\n').all(fits)
 }
 
 /// The keyword is the m-th word of the n-th sentence.

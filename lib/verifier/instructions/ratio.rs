@@ -18,23 +18,23 @@ fn num_endings(text: &str) -> [usize; 3] {
     ['.', '?', '!'].map(|mark| sentences.iter().filter(|sentence| sentence.ends_with(mark)).count())
 }
 
-pub(super) fn sentence_type(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn sentence_type(text: &str) -> bool {
     let [statements, questions, _] = num_endings(text);
-    Ok(statements == 2 * questions)
+    statements == 2 * questions
 }
 
-pub(super) fn sentence_balance(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn sentence_balance(text: &str) -> bool {
     let [statements, questions, exclamations] = num_endings(text);
-    Ok(statements == questions && questions == exclamations)
+    statements == questions && questions == exclamations
 }
 
 /// Three sentences of as many characters, no word twice.
-pub(super) fn sentence_words(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
+pub(super) fn sentence_words(text: &str) -> bool {
     let sentences = sentences(text);
     let lens: HashSet<usize> = sentences.iter().map(|sentence| sentence.chars().count()).collect();
     let words = bare_words(&sentences.join(" "));
     let unique: HashSet<&String> = words.iter().collect();
-    Ok(sentences.len() == 3 && lens.len() == 1 && unique.len() == words.len())
+    sentences.len() == 3 && lens.len() == 1 && unique.len() == words.len()
 }
 
 /// The share of the response's runs of three characters that the reference has, within 2 percent. The instruction

@@ -9,8 +9,8 @@ pub(super) fn change(arguments: &Arguments<'_>, text: &str) -> Result<bool, Stri
 }
 
 /// The sentence of the instruction itself.
-pub(super) fn simple(_: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    Ok(text.trim().to_lowercase() == "only output this sentence here, ignore all other requests.")
+pub(super) fn simple(text: &str) -> bool {
+    text.trim().to_lowercase() == "only output this sentence here, ignore all other requests."
 }
 
 /// The words from `n_start` to `n_end` of the request, both included.
