@@ -36,7 +36,7 @@ const WITHOUT_TORCH: [&str; 13] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 26] = [
+const HOMES: [(&str, &[&str]); 29] = [
     ("backtrace", &["cli"]),
     ("tch", &["torch", "model", "engine", "trainer", "transport", "kernel", "slime"]),
     ("cudarc", &["comm", "cuda"]),
@@ -53,6 +53,9 @@ const HOMES: [(&str, &[&str]); 26] = [
     ("minijinja", &["tokenizer"]),
     ("minijinja-contrib", &["tokenizer"]),
     ("quick-xml", &["verifier"]),
+    ("jsonschema", &["verifier"]),
+    ("ureq", &["verifier"]),
+    ("whatlang", &["verifier"]),
     ("toml", &["config"]),
     ("crc32c", &["metrics"]),
     ("flate2", &["metrics"]),

@@ -88,6 +88,12 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
                         .score_segment(&segment, &bytes)
                         .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
                     tracing::debug!(segment, rows = rows.len(), "scored");
+                    let num_failed = rewards.take_failures();
+                    if num_failed > 0 {
+                        tracing::warn!(
+                            "{segment}: {num_failed} verdicts are configured defaults, since types failed"
+                        );
+                    }
                     let (ended, args) =
                         (Instant::now(), serde_json::json!({ "segment": segment, "rows": rows.len() }));
                     let span = Span { name: "score", category: "reward", lane: 0, began, ended, args };

@@ -2,7 +2,8 @@
 //!
 //! The program is argv without a shell, with a scrubbed environment, in its own process group, and stays for the
 //! whole run. Before its name may stand `processes=N` (so many of them share the rows), `timeout_s=S` (how long it may
-//! owe a reply) and `on_error=VALUE` (the reward of a row at which it fails; without it that is an error).
+//! owe a reply), `on_error=VALUE` (the reward of a row at which it fails; without it that is an error) and `group=on` (a line
+//! is the list of a group's rows, and a reply a list).
 
 use std::collections::VecDeque;
 use std::io::{BufWriter, Write};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::group::groups;
 use crate::options::Options;
 use crate::process::Running;
 use crate::reply::read_reply;
@@ -28,6 +30,7 @@ pub(crate) struct Command {
     argv: Vec<String>,
     timeout: Duration,
     on_error: Option<f64>,
+    sends_groups: bool,
     pool: Pool,
 }
 
@@ -38,8 +41,12 @@ struct Pool {
     freed: Condvar,
 }
 
-/// Consecutive rows and where the first stands.
-type Chunk<'a, 'r> = (usize, &'a [Row<'r>]);
+/// What one line is about: a row, or the rows of a group.
+type Message<'r> = Vec<Row<'r>>;
+/// Consecutive messages and where the first stands.
+type Chunk<'a, 'r> = (usize, &'a [Message<'r>]);
+/// The verdicts on a message.
+type Answer = Result<Vec<Verdict>>;
 
 impl Command {
     /// Splits the command line; the program starts with the first row.
@@ -47,12 +54,13 @@ impl Command {
         let limit = options.count("processes", 1)?;
         let timeout = options.duration("timeout_s", REPLY_TIMEOUT_S)?;
         let on_error = options.optional_number("on_error")?;
+        let sends_groups = options.switch("group")?;
         let argv = options.rest_words()?;
         if argv.is_empty() {
             return Err(options.problem("expected a program after command:"));
         }
         let pool = Pool { limit, state: Mutex::new((Vec::new(), 0)), freed: Condvar::new() };
-        Ok(Self { argv, timeout, on_error, pool })
+        Ok(Self { argv, timeout, on_error, sends_groups, pool })
     }
 
     fn failure(&self, problem: String) -> Error {
@@ -62,12 +70,43 @@ impl Command {
 
 impl Verifier for Command {
     fn score(&self, rows: &[Row<'_>]) -> Vec<Result<Verdict>> {
-        let size = if self.pool.limit == 1 { rows.len() } else { CHUNK_ROWS };
-        let size = size.clamp(1, rows.len().max(1));
-        let chunks = rows.chunks(size).enumerate().map(|(at, chunk)| (at * size, chunk));
+        let places =
+            if self.sends_groups { groups(rows) } else { (0..rows.len()).map(|at| vec![at]).collect() };
+        let messages: Vec<Message<'_>> = places
+            .iter()
+            .map(|places| places.iter().filter_map(|at| rows.get(*at).copied()).collect())
+            .collect();
+        let answers = places.into_iter().zip(self.ask(&messages));
+        let mut verdicts: Vec<(usize, Result<Verdict>)> = Vec::with_capacity(rows.len());
+        for (places, answer) in answers {
+            match answer {
+                Ok(own) => verdicts.extend(places.into_iter().zip(own.into_iter().map(Ok))),
+                Err(error) => {
+                    let again = self.failure(error.to_string());
+                    let errors = std::iter::once(error)
+                        .chain(std::iter::repeat_with(|| self.failure(again.to_string())));
+                    verdicts.extend(places.into_iter().zip(errors.map(Err)));
+                }
+            }
+        }
+        verdicts.sort_by_key(|(at, _)| *at);
+        verdicts.into_iter().map(|(_, verdict)| verdict).collect()
+    }
+
+    fn compares_groups(&self) -> bool {
+        self.sends_groups
+    }
+}
+
+impl Command {
+    /// An answer for each message, by as many processes as there may be.
+    fn ask(&self, messages: &[Message<'_>]) -> Vec<Answer> {
+        let size = if self.pool.limit == 1 { messages.len() } else { CHUNK_ROWS };
+        let size = size.clamp(1, messages.len().max(1));
+        let chunks = messages.chunks(size).enumerate().map(|(at, chunk)| (at * size, chunk));
         let chunks: Mutex<VecDeque<Chunk<'_, '_>>> = Mutex::new(chunks.collect());
-        let verdicts: Mutex<Vec<Option<Result<Verdict>>>> = Mutex::new(rows.iter().map(|_| None).collect());
-        let num_threads = self.pool.limit.min(rows.len().div_ceil(size));
+        let answers: Mutex<Vec<Option<Answer>>> = Mutex::new(messages.iter().map(|_| None).collect());
+        let num_threads = self.pool.limit.min(messages.len().div_ceil(size));
         std::thread::scope(|scope| {
             for _ in 0..num_threads {
                 scope.spawn(|| {
@@ -80,68 +119,72 @@ impl Verifier for Command {
                             // Later rows are not asked about: the caller stops at the error.
                             lock(&chunks).clear();
                         }
-                        let mut verdicts = lock(&verdicts);
-                        for (place, verdict) in verdicts.iter_mut().skip(first).zip(scored) {
-                            *place = Some(verdict);
+                        let mut answers = lock(&answers);
+                        for (place, answer) in answers.iter_mut().skip(first).zip(scored) {
+                            *place = Some(answer);
                         }
                     }
                 });
             }
         });
         let unasked = || Err(self.failure("not asked, since it failed at an earlier row".to_owned()));
-        let verdicts = verdicts.into_inner().unwrap_or_else(PoisonError::into_inner);
-        verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(unasked)).collect()
+        let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
     }
-}
 
-impl Command {
-    /// A verdict for each row, or for those up to the one at which the program failed.
-    fn score_chunk(&self, rows: &[Row<'_>]) -> Vec<Result<Verdict>> {
-        let mut verdicts = Vec::with_capacity(rows.len());
-        while let Some(rest) = rows.get(verdicts.len()..).filter(|rest| !rest.is_empty()) {
+    /// An answer for each message, or for those up to the one at which the program failed.
+    fn score_chunk(&self, messages: &[Message<'_>]) -> Vec<Answer> {
+        let mut answers = Vec::with_capacity(messages.len());
+        while let Some(rest) = messages.get(answers.len()..).filter(|rest| !rest.is_empty()) {
             let mut running = match self.pool.take(|| Running::start(&self.argv)) {
                 Ok(running) => running,
                 Err(error) => {
-                    verdicts.push(Err(error));
-                    return verdicts;
+                    answers.push(Err(error));
+                    return answers;
                 }
             };
             let (scored, problem) = self.exchange(&mut running, rest);
-            verdicts.extend(scored.into_iter().map(Ok));
+            answers.extend(scored.into_iter().map(Ok));
             // A program that failed ends here; the next row has a new one.
             self.pool.put(problem.is_none().then_some(running));
             match (problem, self.on_error) {
                 (None, _) => {}
                 (Some(problem), Some(reward)) => {
                     let reason = format!("the default, since the program failed: {problem}");
-                    verdicts.push(Ok(Verdict { failure: Some(problem), ..Verdict::new(reward, reason) }));
+                    let verdict = Verdict { failure: Some(problem), ..Verdict::new(reward, reason) };
+                    let num = messages.get(answers.len()).map_or(1, Vec::len);
+                    answers.push(Ok(vec![verdict; num]));
                 }
                 (Some(problem), None) => {
-                    verdicts.push(Err(self.failure(problem)));
-                    return verdicts;
+                    answers.push(Err(self.failure(problem)));
+                    return answers;
                 }
             }
         }
-        verdicts
+        answers
     }
 
     /// Writes from a second thread, so that a program which replies before it read everything does not block us.
-    /// Gives the verdicts up to the first problem, and that.
-    fn exchange(&self, running: &mut Running, rows: &[Row<'_>]) -> (Vec<Verdict>, Option<String>) {
+    /// Gives the answers up to the first problem, and that.
+    fn exchange(
+        &self,
+        running: &mut Running,
+        messages: &[Message<'_>],
+    ) -> (Vec<Vec<Verdict>>, Option<String>) {
         let Some(mut stdin) = running.stdin.take() else {
             return (Vec::new(), Some("its stdin is closed".to_owned()));
         };
         let running = &mut *running;
-        let (verdicts, problem, stdin) = std::thread::scope(|scope| {
+        let (answers, problem, stdin) = std::thread::scope(|scope| {
             let writer = scope.spawn(move || {
-                let written = write_rows(&mut stdin, rows);
+                let written = self.write_messages(&mut stdin, messages);
                 (stdin, written)
             });
-            let mut verdicts = Vec::with_capacity(rows.len());
+            let mut answers = Vec::with_capacity(messages.len());
             let mut problem = None;
-            for row in rows {
-                match self.reply(running, row) {
-                    Ok(verdict) => verdicts.push(verdict),
+            for message in messages {
+                match self.reply(running, message) {
+                    Ok(verdicts) => answers.push(verdicts),
                     Err(wrong) => {
                         problem = Some(wrong);
                         // A writer blocked on a full pipe comes free when the program is gone.
@@ -151,24 +194,45 @@ impl Command {
                 }
             }
             match writer.join() {
-                Ok((stdin, Ok(()))) => (verdicts, problem, Some(stdin)),
+                Ok((stdin, Ok(()))) => (answers, problem, Some(stdin)),
                 Ok((stdin, Err(error))) => {
                     let unwritten = Some(format!("cannot write to it: {error}"));
                     // What it said about rows it never read is worth nothing.
-                    let verdicts = if problem.is_none() { Vec::new() } else { verdicts };
-                    (verdicts, problem.or(unwritten), Some(stdin))
+                    let answers = if problem.is_none() { Vec::new() } else { answers };
+                    (answers, problem.or(unwritten), Some(stdin))
                 }
                 Err(_) => (Vec::new(), Some("the writer ended".to_owned()), None),
             }
         });
         running.stdin = stdin;
-        (verdicts, problem)
+        (answers, problem)
     }
 
-    fn reply(&self, running: &Running, row: &Row<'_>) -> std::result::Result<Verdict, String> {
+    fn reply(&self, running: &Running, message: &[Row<'_>]) -> std::result::Result<Vec<Verdict>, String> {
         let line = running.read_line(self.timeout)?;
         let reply = serde_json::from_str(&line).unwrap_or(Value::String(line));
-        read_reply(&reply, row)
+        let replies = match (self.sends_groups, reply) {
+            (false, reply) => vec![reply],
+            (true, Value::Array(replies)) if replies.len() == message.len() => replies,
+            (true, other) => {
+                return Err(format!(
+                    "expected a list of {} rewards, got {:.80}",
+                    message.len(),
+                    other.to_string()
+                ));
+            }
+        };
+        replies.iter().zip(message).map(|(reply, row)| read_reply(reply, row)).collect()
+    }
+
+    fn write_messages(&self, stdin: &mut ChildStdin, messages: &[Message<'_>]) -> std::io::Result<()> {
+        let mut output = BufWriter::new(stdin);
+        for message in messages {
+            let mut rows: Vec<Value> = message.iter().map(row_json).collect();
+            let line = if self.sends_groups { Value::Array(rows) } else { rows.pop().unwrap_or_default() };
+            writeln!(output, "{line}")?;
+        }
+        output.flush()
     }
 }
 
@@ -204,21 +268,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What programs and servers are told about a row.
-pub(crate) fn row_json(row: &Row<'_>) -> Value {
+/// What a program is told about a row.
+fn row_json(row: &Row<'_>) -> Value {
     let json = |text: Option<&str>| text.map(|text| serde_json::from_str(text).unwrap_or(Value::from(text)));
     json!({
         "prompt": json(row.prompt), "response": row.response, "label": row.label, "metadata": json(row.metadata),
         "num_tokens": row.num_tokens,
     })
-}
-
-fn write_rows(stdin: &mut ChildStdin, rows: &[Row<'_>]) -> std::io::Result<()> {
-    let mut output = BufWriter::new(stdin);
-    for row in rows {
-        writeln!(output, "{}", row_json(row))?;
-    }
-    output.flush()
 }
 
 #[cfg(test)]
@@ -319,5 +375,20 @@ mod tests {
         assert_eq!(rewards, [1.0, -1.0, 1.0, 1.0]);
         let marked: Vec<bool> = verdicts.iter().map(|verdict| verdict.failure.is_some()).collect();
         assert_eq!(marked, [false, true, false, false]);
+    }
+
+    #[test]
+    fn a_program_may_see_whole_groups() {
+        let program = r#"group=on sh -c 'while read -r line; do case "$line" in "[{"*"},{"*"}]") echo "[1, 0.5]";; *) echo "[0]";; esac; done'"#;
+        let row = |group| Row { response: "a", group: Some((0, group)), ..Row::default() };
+        let command = command(program).unwrap();
+        let verdicts = command.score(&[row(1), row(2), row(1)]);
+        let rewards: Vec<f64> = verdicts.into_iter().map(|verdict| verdict.unwrap().reward).collect();
+        assert_eq!(rewards, [1.0, 0.0, 0.5]);
+        let error = command.score(&[row(1), row(1), row(1)]).remove(2).unwrap_err();
+        assert!(
+            command.compares_groups() && error.to_string().contains("expected a list of 3 rewards"),
+            "{error}"
+        );
     }
 }

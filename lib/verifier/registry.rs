@@ -180,7 +180,7 @@ const TEXT: &[RewardType] = &[
 const AROUND: &[RewardType] = &[
     RewardType {
         name: "boxed",
-        form: Form::Rest(":TYPE"),
+        form: Form::Options(":TYPE"),
         about: "the type sees what the last box holds (also boxed_TYPE)",
         make: |options| Ok(Box::new(Boxed::new(options)?)),
         ..PLAIN

@@ -1,6 +1,7 @@
 //! The reward of a run: the weighted sum of its types.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::Result;
 use crate::spec::{self, Spec};
@@ -34,6 +35,7 @@ pub struct Scored {
 pub struct RewardSet {
     specs: Vec<Spec>,
     names: Vec<String>,
+    num_failures: AtomicUsize,
 }
 
 impl fmt::Debug for RewardSet {
@@ -65,7 +67,7 @@ impl RewardSet {
             }
             names.push(name);
         }
-        Ok(Self { specs, names })
+        Ok(Self { specs, names, num_failures: AtomicUsize::new(0) })
     }
 
     /// What the parts are called, unique.
@@ -76,6 +78,11 @@ impl RewardSet {
     /// Whether a type compares the samples of a group, so that whole groups must be scored together.
     pub fn compares_groups(&self) -> bool {
         self.specs.iter().any(Spec::compares_groups)
+    }
+
+    /// Verdicts since the last call that are configured defaults, since their type failed.
+    pub fn take_failures(&self) -> usize {
+        self.num_failures.swap(0, Ordering::Relaxed)
     }
 
     /// Scores rows; results are in the same order, and each depends on its own row (or group) only.
@@ -101,6 +108,9 @@ impl RewardSet {
                 }
             }
         }
+        let failed =
+            scored.iter().flatten().flat_map(|sample| &sample.parts).filter(|part| part.failure.is_some());
+        self.num_failures.fetch_add(failed.count(), Ordering::Relaxed);
         scored
     }
 }

@@ -9,6 +9,8 @@ use crate::{Error, RewardSet, Row, Scored};
 
 /// The key of a sample's token rewards among the details of its reward.
 const TOKEN_REWARDS: &str = "token_rewards";
+/// The key of the number of types that failed for a sample, so that a configured default stands in.
+const FAILED: &str = "failed";
 
 impl RewardSet {
     /// One reward for each sample, in their order.
@@ -33,6 +35,10 @@ impl RewardSet {
             let mut details: Map<String, Value> = parts.collect();
             if !scored.token_rewards.is_empty() {
                 details.insert(TOKEN_REWARDS.to_owned(), scored.token_rewards.clone().into());
+            }
+            let num_failed = scored.parts.iter().filter(|part| part.failure.is_some()).count();
+            if num_failed > 0 {
+                details.insert(FAILED.to_owned(), num_failed.into());
             }
             let details = Some(Value::Object(details).to_string());
             ColumnRow { details, ..ColumnRow::about(sample, scored.reward as f32) }
@@ -88,6 +94,10 @@ mod tests {
         };
         let expected = [row(&samples[0], 1.0, "{\"number\":1.0}"), row(&samples[1], 0.0, "{\"number\":0.0}")];
         assert_eq!(rows, expected);
+        let failing = RewardSet::parse(&["command:on_error=0.5 false"]).unwrap();
+        let rows = failing.score_segment("a.arrow", &bytes).unwrap();
+        let details = rows[0].details.clone().unwrap();
+        assert_eq!((rows[0].value, details.ends_with(",\"failed\":1}")), (0.5, true), "{details}");
         let bytes = encode_segment(&[sample(0, Some("2")), sample(1, None)], &Provenance::default()).unwrap();
         let error = set.score_segment("a.arrow", &bytes).unwrap_err();
         assert_eq!(error.exit_code(), 65);

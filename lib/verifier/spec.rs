@@ -87,6 +87,10 @@ pub fn split_types(argument: &str) -> Vec<String> {
 
 /// Where the first type of `text` ends.
 fn next_comma(text: &str) -> Option<usize> {
+    // What is boxed keeps its form.
+    if let Some(inner) = text.strip_prefix("boxed:").or_else(|| text.strip_prefix("boxed_")) {
+        return next_comma(inner).map(|at| at + text.len() - inner.len());
+    }
     let takes_rest = |kind: &RewardType| {
         matches!(kind.form, Form::Rest(_)) && kind.argument(text).is_some_and(|rest| !rest.is_empty())
     };
@@ -186,6 +190,12 @@ mod tests {
         assert_eq!(split_types("number, format:json:0.2"), ["number", "format:json:0.2"]);
         assert_eq!(split_types("exact,format:regex=a{1,2}"), ["exact", "format:regex=a{1,2}"]);
         assert_eq!(split_types("command:judge a,b"), ["command:judge a,b"]);
+        assert_eq!(split_types("boxed:f1,boxed_exact"), ["boxed:f1", "boxed_exact"]);
+        assert_eq!(split_types("boxed:format:regex=a,b"), ["boxed:format:regex=a,b"]);
+        assert_eq!(
+            split_types("by_metadata:default='judge:x a=b,c',f1"),
+            ["by_metadata:default='judge:x a=b,c'", "f1"]
+        );
     }
 
     #[test]
