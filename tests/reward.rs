@@ -102,10 +102,12 @@ fn bad_input_is_one_error_with_its_line() {
 
 #[test]
 fn wrong_calls_have_their_codes_and_hints() {
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 8] = [
         (&[], 64, "hint: name one: --type number"),
         (&["--type", "nubmer"], 64, "hint: did you mean number?"),
         (&["--typ", "number"], 64, "unexpected argument"),
+        (&["--type", "overlong:max=5 cach=2"], 64, "expected cache=..."),
+        (&["--type", "judge:ftp://host model=m"], 64, "url: expected http://.."),
         (&["--type", "number", "--input", "/no/such/file"], 66, "cannot open /no/such/file"),
         (&["--type", "command:/no/such/program"], 69, "cannot start the reward program"),
         (&["--set", "reward.typs=[]"], 78, "hint: did you mean reward.types?"),
@@ -114,6 +116,138 @@ fn wrong_calls_have_their_codes_and_hints() {
         let output = reward(arguments, "{\"response\":\"4\",\"label\":\"4\"}\n");
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", message(&output));
         assert!(message(&output).contains(problem), "{arguments:?}: {}", message(&output));
+    }
+}
+
+/// Rows of groups of five, some of which are right, in many lengths.
+fn many_rows() -> String {
+    let row = |n: u64| {
+        let answer = if n.is_multiple_of(3) { 4 } else { n };
+        let response = format!("{}it is {answer}", "so ".repeat((n % 17) as usize));
+        json!({"step": 1, "group": n / 5, "prompt": "2 + 2?", "response": response, "label": "4",
+            "metadata": {"rm_type": if n.is_multiple_of(2) { "number" } else { "boxed_f1" }}})
+        .to_string()
+    };
+    (0..600).map(|n| row(n) + "\n").collect()
+}
+
+#[test]
+fn bytes_depend_neither_on_threads_nor_on_batches() {
+    let input = many_rows();
+    let types = "guard:number,f1:0.5,repetition:n=2,group_rank:f1,by_metadata,\
+        command:processes=2 sh -c 'while read -r line; do echo ${#line}; done'";
+    let run = |threads: &str, batch: &str| {
+        let output =
+            reward(&["--type", types, "--threads", threads, "--batch-rows", batch, "--explain"], &input);
+        assert!(output.status.success(), "{}", message(&output));
+        (output.stdout, output.stderr)
+    };
+    let first = run("1", "600");
+    assert_eq!(String::from_utf8_lossy(&first.0).lines().count(), 600);
+    for (threads, batch) in [("4", "1"), ("1", "7"), ("4", "64")] {
+        assert!(run(threads, batch) == first, "{threads} threads, batches of {batch}");
+    }
+}
+
+#[test]
+fn bad_rows_are_skipped_and_told_on_request() {
+    let input = "{\"response\":\"4\",\"label\":\"4\"}\n{\n{\"response\":\"5\"}\n{\"response\":\"5\",\"label\":\"4\"}\n";
+    let output = reward(&["--type", "number", "--skip-bad", "--stats"], input);
+    assert!(output.status.success(), "{}", message(&output));
+    assert_eq!(rows(&output).len(), 2);
+    let text = message(&output);
+    for part in [
+        "stdin: line 2 skipped: column 1",
+        "stdin: line 3 skipped: the number reward needs a label",
+        "stdin: 2 lines skipped: 2, 3",
+        "2 rows, 2 skipped",
+        "number: mean 0.5000, std 0.5000, failed 0; 0: 1, 1: 1",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let nothing = reward(&["--type", "number", "--skip-bad"], "{\n");
+    assert_eq!(nothing.status.code(), Some(65), "{}", message(&nothing));
+    let down = "remote:http://127.0.0.1:1 attempts=1";
+    let output = reward(&["--type", down, "--skip-bad"], "{\"response\":\"4\"}\n");
+    assert_eq!(output.status.code(), Some(69), "a server that is down is no bad row: {}", message(&output));
+    let output = reward(&["--type", &format!("{down} on_error=-0.5")], "{\"response\":\"4\"}\n");
+    assert!(output.status.success() && rows(&output)[0]["reward"] == json!(-0.5), "{}", message(&output));
+    assert!(
+        message(&output).contains("failed for 1 rows; the default stands for them"),
+        "{}",
+        message(&output)
+    );
+}
+
+#[test]
+fn stats_tell_distributions() {
+    let output = reward(&["--type", "length:max=0 slack=20 unit=words", "--stats"], &many_rows());
+    let text = message(&output);
+    assert!(
+        text.contains("600 rows, 0 skipped") && text.contains("..1.000: "),
+        "{text}"
+    );
+}
+
+#[test]
+fn list_of_types_says_what_each_needs() {
+    let output = reward(&["--type", "list"], "");
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name)).map(str::to_owned);
+    assert_eq!(line("f1").as_deref(), Some("f1\tlabel\tF1 of the words of answer and label (SQuAD)"));
+    assert!(line("ifbench").is_some_and(|line| line.contains("metadata.instruction_id_list")), "{text}");
+    assert!(text.lines().all(|line| line.split('\t').count() == 3), "{text}");
+}
+
+#[test]
+fn groups_are_whole_or_an_error() {
+    let row =
+        |group: u64, response: &str| json!({"group": group, "response": response, "label": "4"}).to_string();
+    let input = [row(0, "4"), row(0, "5"), row(1, "5"), row(1, "5")].join("\n");
+    let output = reward(&["--type", "group_norm:number std=off", "--batch-rows", "1"], &input);
+    let rewards: Vec<f64> = rows(&output).iter().filter_map(|row| row["reward"].as_f64()).collect();
+    assert_eq!(rewards, [0.5, -0.5, 0.0, 0.0]);
+    let input = [row(0, "4"), row(1, "5"), row(0, "5")].join("\n");
+    let output = reward(&["--type", "group_norm:number"], &input);
+    assert_eq!(output.status.code(), Some(65));
+    assert!(message(&output).contains("stdin: line 3: its group ended before"), "{}", message(&output));
+    let output = reward(&["--type", "group_norm:number"], "{\"response\":\"4\",\"label\":\"4\"}\n");
+    assert!(
+        message(&output).contains("stdin: line 1: the group_norm reward compares a group"),
+        "{}",
+        message(&output)
+    );
+}
+
+#[test]
+fn spans_pay_the_tokens_they_end_in() {
+    let program = r#"command:sh -c 'while read -r line; do echo "{\"reward\": 1, \"spans\": [{\"end\": 2, \"reward\": 0.5}, {\"start\": 2, \"end\": 4, \"reward\": -1}]}"; done'"#;
+    let output = reward(&["--type", program], "{\"response\":\"ab cd\",\"token_offsets\":[0,1,2]}\n");
+    assert!(output.status.success(), "{}", message(&output));
+    assert_eq!(rows(&output)[0]["token_rewards"], json!([0.0, 0.5, -1.0]));
+    let output = reward(&["--type", program], "{\"response\":\"ab cd\"}\n");
+    assert_eq!(output.status.code(), Some(69));
+    assert!(message(&output).contains("hint: give rows `token_offsets`"), "{}", message(&output));
+}
+
+#[test]
+fn instructions_of_the_benchmark_are_judged_as_published() {
+    let Some(path) = data("ifbench_verdicts.jsonl") else { return };
+    let text = fs::read_to_string(path).expect("readable");
+    let published: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines: Vec<String> = published
+        .iter()
+        .map(|row| json!({"response": row["response"], "metadata": row}).to_string())
+        .collect();
+    let all =
+        |verdicts: &Value| verdicts.as_array().is_some_and(|all| all.iter().all(|one| one == &json!(true)));
+    for (kind, verdicts) in [("ifbench", "strict"), ("ifbench:loose", "loose")] {
+        let output = reward(&["--type", kind], &lines.join("\n"));
+        assert!(output.status.success(), "{}", message(&output));
+        for (row, published) in rows(&output).iter().zip(&published) {
+            assert_eq!(row["reward"] == json!(1.0), all(&published[verdicts]), "{kind} {}", published["key"]);
+        }
     }
 }
 

@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN))]
     pub batch_rows: NonZeroUsize,
     /// Threads that score; the default is one for each core
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "follow")]
     pub threads: Option<NonZeroUsize>,
     /// Stay with a run whose reward.placement is separate; its run.toml names the types
     #[arg(long, value_name = "RUN", conflicts_with_all = ["types", "input", "output", "explain", "stats", "skip_bad", "batch_rows", "config", "dry_run"])]

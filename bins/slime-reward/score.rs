@@ -19,10 +19,6 @@ pub fn main() -> Result<(), Failure> {
     if args.types == ["list"] {
         return Err(Failure::new(0, slime_verifier::list()));
     }
-    if let Some(threads) = args.threads {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global();
-        pool.map_err(|error| Failure::new(exit::OS, error))?;
-    }
     if let Some(run) = &args.follow {
         return follow(run, &args);
     }
@@ -34,6 +30,10 @@ pub fn main() -> Result<(), Failure> {
     if args.dry_run {
         let text = config.to_toml().map_err(|error| Failure::from_error(error.exit_code(), &error))?;
         return Err(Failure::new(0, text));
+    }
+    if let Some(threads) = args.threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global();
+        pool.map_err(|error| Failure::new(exit::OS, error))?;
     }
     let batching = Batching { num_rows: args.batch_rows.get(), keeps_groups: rewards.compares_groups() };
     let (input, stream) = start(&args.input, &rewards, batching)?;

@@ -34,14 +34,16 @@ mod template;
 #[cfg(test)]
 mod test_server;
 mod tournament;
+mod types;
 mod verifier;
 
 pub use answer::answer_text;
 pub use error::{Error, Result};
 pub use rational::Rational;
-pub use registry::{FAMILIES, Family, Form, RewardType, help, list, types};
+pub use registry::{Family, Form, RewardType, help, list, types};
 pub use reward_set::{Part, RewardSet, Scored};
 pub use row::{Row, Verdict};
 pub use spec::split_types;
+pub use types::FAMILIES;
 
 use verifier::{RowVerifier, Verifier};
