@@ -8,6 +8,7 @@ use slime_cli::{Failure, Verbosity, exit};
 use slime_verifier::{RewardSet, split_types};
 
 /// What the user asked for.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Debug, Parser)]
 #[command(
     name = "slime-reward",
@@ -79,7 +80,7 @@ const AFTER_TYPES: &str = "\
 Example:
   slime-reward --type number,format:json:0.2 --input samples.jsonl --output scored.jsonl
 
-Exit codes: 0 ok, 64 usage, 65 bad row or label, 66 no input, 69 reward program failed,
+Exit codes: 0 ok, 64 usage, 65 bad row or label, 66 no input, 69 program or server failed,
             73 cannot create, 74 I/O, 75 drained, 77 permission, 78 configuration";
 
 impl Args {

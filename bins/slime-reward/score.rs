@@ -7,8 +7,8 @@ use slime_verifier::{RewardSet, Scored};
 
 use crate::args::Args;
 use crate::follow::follow;
-use crate::read_samples::{BadRow, Batching, InputRow};
-use crate::stream::{Opened, start};
+use crate::read_samples::{Batching, InputRow};
+use crate::stream::{Opened, ScoredRow, start};
 use crate::write_rewards::{Formatted, RewardWriter};
 use crate::write_stats::Stats;
 
@@ -41,8 +41,8 @@ pub fn main() -> Result<(), Failure> {
     let mut pass = Pass { args: &args, rewards: &rewards, input: &input, stats: Stats::new(rewards.names()) };
     while let Some(batch) = stream.next()? {
         let mut formatted = Formatted::new(input.is_arrow);
-        for (row, scored) in batch.rows {
-            if let Some((row, scored)) = pass.take(row, scored)? {
+        for row in batch.rows {
+            if let Some((row, scored)) = pass.take(row)? {
                 formatted.push(row, &scored, rewards.names())?;
             }
         }
@@ -70,11 +70,7 @@ impl Pass<'_> {
     }
 
     /// A row with its reward; `None` for a bad one that is skipped.
-    fn take(
-        &mut self,
-        row: Result<InputRow, BadRow>,
-        scored: Option<Result<Scored, slime_verifier::Error>>,
-    ) -> Result<Option<(InputRow, Scored)>, Failure> {
+    fn take(&mut self, (row, scored): ScoredRow) -> Result<Option<(InputRow, Scored)>, Failure> {
         let (row, problem) = match (row, scored) {
             (Ok(row), Some(Ok(scored))) => {
                 self.explain(&row, &scored);

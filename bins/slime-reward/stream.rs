@@ -22,9 +22,12 @@ pub struct Opened {
     pub is_arrow: bool,
 }
 
-/// A batch with its rewards: a row and its reward, or what is wrong with it, in their order.
+/// A row, or what is wrong with it; and its reward, where it could be read.
+pub type ScoredRow = (Result<InputRow, BadRow>, Option<slime_verifier::Result<Scored>>);
+
+/// A batch with its rewards, in the order of its rows.
 pub struct ScoredBatch {
-    pub rows: Vec<(Result<InputRow, BadRow>, Option<Result<Scored, slime_verifier::Error>>)>,
+    pub rows: Vec<ScoredRow>,
     /// Why nothing was read behind them.
     pub end: Option<Failure>,
 }

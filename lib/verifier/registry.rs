@@ -120,6 +120,9 @@ pub fn help() -> String {
     const WIDTH: usize = 25;
     let mut text = String::new();
     for family in FAMILIES {
+        if !text.is_empty() {
+            text.push('\n');
+        }
         text.push_str(family.title);
         text.push_str(":\n");
         for kind in family.types {
@@ -162,7 +165,7 @@ mod tests {
         for kind in types() {
             assert!(names.insert(kind.name), "{} stands twice", kind.name);
             assert_eq!(find(kind.name).unwrap().0.name, kind.name);
-            assert!(!kind.about.is_empty() && kind.about.len() < 80, "{}", kind.name);
+            assert!(!kind.about.is_empty() && kind.about.len() <= 72, "{}", kind.name);
             assert!(help().contains(&kind.usage()) && list().contains(&kind.usage()));
         }
         for (alias, name) in ALIASES {

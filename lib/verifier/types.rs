@@ -111,7 +111,7 @@ const TEXT: &[RewardType] = &[
     RewardType {
         name: "overlong",
         form: Form::Options(":max=N cache=N"),
-        about: "DAPO's soft penalty: 0, falling to -1 over the last `cache` tokens before max",
+        about: "DAPO's soft penalty, from 0 to -1 over the last `cache` tokens",
         make: |options| Ok(Box::new(Overlong::new(options)?)),
         ..PLAIN
     },
