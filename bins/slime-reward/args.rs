@@ -98,7 +98,7 @@ impl Args {
 
     /// The reward types of a configuration.
     pub fn reward_set(&self, config: &slime_config::RunConfig) -> Result<RewardSet, Failure> {
-        RewardSet::parse(&config.reward.types).map_err(|error| {
+        RewardSet::of_run(config).map_err(|error| {
             // A type in a file is a configuration error, on the command line a usage error.
             let code = if self.types.is_empty() { exit::CONFIG } else { error.exit_code() };
             Failure::from_error(code, &error)

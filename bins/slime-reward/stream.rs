@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use slime_cli::{Failure, exit};
 use slime_verifier::{RewardSet, Row, Scored};
 
-use crate::read_samples::{BadRow, Batch, Batching, Input, InputRow};
+use crate::read_samples::{BadRow, Batch, Batching, Input, InputRow, Source};
 
 /// Batches that are scored at once, so that one slow row does not leave cores idle.
 const NUM_SCORERS: usize = 3;
@@ -100,7 +100,15 @@ fn ended(what: &str) -> Failure {
     Failure::new(exit::BUG, format!("the {what} ended early"))
 }
 
-fn score(rewards: &RewardSet, batch: Batch) -> ScoredBatch {
+fn score(rewards: &RewardSet, mut batch: Batch) -> ScoredBatch {
+    for row in &mut batch.rows {
+        if let Ok(InputRow { source: Source::Row(source), token_offsets: offsets @ None, number, .. }) = row {
+            match rewards.token_offsets(&source.sample) {
+                Ok(found) => *offsets = found,
+                Err(error) => *row = Err(BadRow { number: *number, problem: error.to_string() }),
+            }
+        }
+    }
     let rows: Vec<Row<'_>> = batch
         .rows
         .iter()

@@ -58,7 +58,7 @@ impl Builder {
                     beat_ms: BEAT_MS,
                 };
                 let worker = RewardWorker::start(store, worker_config, format.clone());
-                let rewards = RewardSet::parse(&config.reward.types).map_err(failure!())?;
+                let rewards = RewardSet::of_run(config).map_err(failure!())?;
                 Some((worker.map_err(failure!())?, rewards))
             }
         };

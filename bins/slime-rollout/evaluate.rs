@@ -69,8 +69,8 @@ struct Running {
 impl Evaluator {
     /// Nothing is loaded before the first evaluation.
     pub fn new(config: &RunConfig, run_dir: &RunDir, num_steps: u64) -> Result<Self, Failure> {
-        let types = (!config.eval.is_empty()).then_some(&config.reward.types);
-        let rewards = types.map(|types| RewardSet::parse(types)).transpose().map_err(failure!())?;
+        let config_of_rewards = (!config.eval.is_empty()).then_some(config);
+        let rewards = config_of_rewards.map(RewardSet::of_run).transpose().map_err(failure!())?;
         Ok(Self {
             config: config.clone(),
             run_dir: run_dir.clone(),

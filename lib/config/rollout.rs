@@ -99,10 +99,12 @@ pub struct Reward {
     pub types: Vec<String>,
     /// `inline` or `separate`.
     pub placement: Placement,
+    /// Whether programs and servers may reward spans of text: the tokenizer of `model.path` tells their tokens.
+    pub spans: bool,
 }
 
 impl Default for Reward {
     fn default() -> Self {
-        Self { types: vec!["number".to_owned()], placement: Placement::Inline }
+        Self { types: vec!["number".to_owned()], placement: Placement::Inline, spans: false }
     }
 }

@@ -84,6 +84,27 @@ impl Tokenizer {
         self.inner.decode(ids, skip_special_tokens).map_err(|error| codec("decode", &error))
     }
 
+    /// Where each token begins in `text`, in bytes, when the ids decode to it (special tokens said or skipped); a token
+    /// that adds no character yet begins where the character will. `None` when they decode to something else.
+    ///
+    /// # Errors
+    /// [`Error::Codec`].
+    pub fn token_starts(&self, ids: &[u32], text: &str) -> Result<Option<Vec<usize>>> {
+        for skip_special_tokens in [false, true] {
+            let mut stream = self.decode_stream(skip_special_tokens);
+            let (mut said, mut starts) = (String::new(), Vec::with_capacity(ids.len()));
+            for id in ids {
+                starts.push(said.len());
+                said.push_str(&stream.push(*id)?);
+            }
+            said.push_str(&stream.finish()?);
+            if said == text {
+                return Ok(Some(starts));
+            }
+        }
+        Ok(None)
+    }
+
     /// Decodes a response token by token.
     pub fn decode_stream(&self, skip_special_tokens: bool) -> DecodeStream<'_> {
         DecodeStream::new(self, skip_special_tokens)
@@ -273,5 +294,16 @@ pub(crate) mod tests {
         let error = Tokenizer::from_dir(dir.path()).unwrap_err();
         assert_eq!(error.exit_code(), 66);
         assert!(error.to_string().contains("tokenizer.json: "), "{error}");
+    }
+
+    #[test]
+    fn tokens_begin_where_their_text_does() {
+        let dir = byte_level();
+        let tokenizer = Tokenizer::from_dir(dir.path()).unwrap();
+        let ids = [256, 0xc3, 0xa9, u32::from(b'a'), 259];
+        let starts = |text: &str| tokenizer.token_starts(&ids, text).unwrap();
+        assert_eq!(starts("hi\u{e9}a"), Some(vec![0, 2, 2, 4, 5]));
+        assert_eq!(starts("hi\u{e9}a<|im_end|>"), Some(vec![0, 2, 2, 4, 5]));
+        assert_eq!(starts("ho"), None);
     }
 }

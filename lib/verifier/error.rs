@@ -103,6 +103,14 @@ pub enum Error {
         /// What happened.
         problem: String,
     },
+    /// The tokenizer that tells the tokens of spans cannot be read.
+    #[error("reward.spans: {0}")]
+    Tokenizer(#[from] slime_tokenizer::Error),
+    /// `reward.spans` without a model.
+    #[error(
+        "reward.spans = true: expected model.path, whose tokenizer tells the tokens of spans; it is not set"
+    )]
+    NoTokenizer,
     /// A segment that cannot be read.
     #[error(transparent)]
     Record(#[from] slime_record::Error),
@@ -139,6 +147,8 @@ impl Error {
             | Self::MissingGroup { .. }
             | Self::BadRow { .. }
             | Self::LabelWithoutNumber { .. } => 65,
+            Self::NoTokenizer => 78,
+            Self::Tokenizer(source) => source.exit_code(),
             Self::Record(source) => source.exit_code(),
             Self::Row { source, .. } | Self::Segment { source, .. } => source.exit_code(),
         }

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use slime_config::RunConfig;
+use slime_record::Sample;
+use slime_tokenizer::Tokenizer;
+
 use crate::error::Result;
 use crate::spec::{self, Spec};
 use crate::{Error, Row, Verdict};
@@ -36,6 +40,7 @@ pub struct RewardSet {
     specs: Vec<Spec>,
     names: Vec<String>,
     num_failures: AtomicUsize,
+    tokenizer: Option<Tokenizer>,
 }
 
 impl fmt::Debug for RewardSet {
@@ -67,7 +72,33 @@ impl RewardSet {
             }
             names.push(name);
         }
-        Ok(Self { specs, names, num_failures: AtomicUsize::new(0) })
+        Ok(Self { specs, names, num_failures: AtomicUsize::new(0), tokenizer: None })
+    }
+
+    /// The types of a run, with the model's tokenizer where `reward.spans` wants it.
+    ///
+    /// # Errors
+    /// Those of [`RewardSet::parse`], and a tokenizer that cannot be read.
+    pub fn of_run(config: &RunConfig) -> Result<Self> {
+        let mut set = Self::parse(&config.reward.types)?;
+        if config.reward.spans {
+            if config.model.path.is_empty() {
+                return Err(Error::NoTokenizer);
+            }
+            set.tokenizer = Some(Tokenizer::from_dir(&config.model.path)?);
+        }
+        Ok(set)
+    }
+
+    /// Where each token of a response begins in it, where `reward.spans` asks for it and the tokens say the text.
+    ///
+    /// # Errors
+    /// Tokens that the tokenizer does not know.
+    pub fn token_offsets(&self, sample: &Sample) -> Result<Option<Vec<usize>>> {
+        match &self.tokenizer {
+            None => Ok(None),
+            Some(tokenizer) => Ok(tokenizer.token_starts(sample.response_tokens(), &sample.response)?),
+        }
     }
 
     /// What the parts are called, unique.

@@ -1,5 +1,6 @@
 //! Rewards of samples and of whole sealed segments, as the tools that stay with a run need them.
 
+use rayon::prelude::*;
 use serde_json::{Map, Value};
 use slime_exchange::ColumnRow;
 use slime_record::{Sample, decode_segment};
@@ -18,7 +19,8 @@ impl RewardSet {
     /// # Errors
     /// As [`RewardSet::score`].
     pub fn score_samples(&self, samples: &[Sample]) -> Result<Vec<f32>> {
-        Ok(self.score(&rows(samples))?.into_iter().map(|scored| scored.reward as f32).collect())
+        let offsets = self.offsets(samples)?;
+        Ok(self.score(&rows(samples, &offsets))?.into_iter().map(|scored| scored.reward as f32).collect())
     }
 
     /// The rows of the reward column over the sealed segment `path` with content `bytes`, with the parts as details.
@@ -29,7 +31,8 @@ impl RewardSet {
         let in_segment = |source: Error| Error::Segment { path: path.to_owned(), source: Box::new(source) };
         let segment = decode_segment(bytes.to_vec()).and_then(|segment| segment.samples());
         let samples = segment.map_err(|error| in_segment(error.into()))?;
-        let scored = self.score(&rows(&samples)).map_err(in_segment)?;
+        let offsets = self.offsets(&samples).map_err(in_segment)?;
+        let scored = self.score(&rows(&samples, &offsets)).map_err(in_segment)?;
         let row = |(sample, scored): (&Sample, &Scored)| {
             let parts = self.names().iter().cloned().zip(scored.parts.iter().map(|part| part.reward.into()));
             let mut details: Map<String, Value> = parts.collect();
@@ -45,18 +48,24 @@ impl RewardSet {
         };
         Ok(samples.iter().zip(&scored).map(row).collect())
     }
+
+    /// Where the tokens of each sample begin, as [`RewardSet::token_offsets`] tells.
+    fn offsets(&self, samples: &[Sample]) -> Result<Vec<Option<Vec<usize>>>> {
+        samples.par_iter().map(|sample| self.token_offsets(sample)).collect()
+    }
 }
 
-fn rows(samples: &[Sample]) -> Vec<Row<'_>> {
+fn rows<'a>(samples: &'a [Sample], offsets: &'a [Option<Vec<usize>>]) -> Vec<Row<'a>> {
     samples
         .iter()
-        .map(|sample| Row {
+        .zip(offsets)
+        .map(|(sample, offsets)| Row {
             prompt: Some(&sample.prompt),
             response: &sample.response,
             label: sample.label.as_deref(),
             metadata: sample.metadata.as_deref(),
             num_tokens: Some(sample.response_len()),
-            token_offsets: None,
+            token_offsets: offsets.as_deref(),
             group: Some((sample.step, u64::from(sample.group))),
         })
         .collect()
@@ -104,5 +113,37 @@ mod tests {
         assert!(error.to_string().starts_with("a.arrow: row 2: the number reward needs a label"), "{error}");
         let error = set.score_segment("a.arrow", &bytes[..50]).unwrap_err();
         assert!(error.to_string().starts_with("a.arrow: ") && error.exit_code() == 65, "{error}");
+    }
+
+    #[test]
+    fn spans_of_a_run_pay_the_tokens_that_the_models_tokenizer_tells() {
+        let chats = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/chats");
+        let program = r#"command:sh -c 'while read -r line; do echo "{\"reward\": 1, \"spans\": [{\"end\": 2, \"reward\": 0.5}, {\"start\": 2, \"end\": 6, \"reward\": -1}]}"; done'"#;
+        let mut config = slime_config::RunConfig::default();
+        config.reward.types = vec![program.to_owned()];
+        let response = "so é 4";
+        let tokens = slime_tokenizer::Tokenizer::from_dir(chats).unwrap().encode(response).unwrap();
+        let num = tokens.len();
+        let row = Sample {
+            response: response.to_owned(),
+            tokens,
+            prompt_len: 0,
+            loss_mask: vec![1; num],
+            ..sample(0, None)
+        };
+        let row = Sample { rollout_log_probs: vec![-1.0; num], ..row };
+        let bytes = encode_segment(&[row], &Provenance::default()).unwrap();
+        let score =
+            |config: &slime_config::RunConfig| RewardSet::of_run(config).unwrap().score_segment("a", &bytes);
+        assert!(score(&config).unwrap_err().to_string().contains("hint: give rows `token_offsets`"));
+        config.reward.spans = true;
+        assert!(matches!(RewardSet::of_run(&config), Err(Error::NoTokenizer)));
+        config.model.path = chats.to_owned();
+        let details: Value =
+            serde_json::from_str(score(&config).unwrap()[0].details.as_ref().unwrap()).unwrap();
+        let rewards: Vec<f64> = serde_json::from_value(details["token_rewards"].clone()).unwrap();
+        assert_eq!(rewards.len(), num);
+        let paid: Vec<f64> = rewards.iter().copied().filter(|reward| *reward != 0.0).collect();
+        assert_eq!((paid, rewards.last().copied()), (vec![0.5, -1.0], Some(-1.0)));
     }
 }
