@@ -205,6 +205,10 @@ fn groups_are_whole_or_an_error() {
     let output = reward(&["--type", "group_norm:number std=off", "--batch-rows", "1"], &input);
     let rewards: Vec<f64> = rows(&output).iter().filter_map(|row| row["reward"].as_f64()).collect();
     assert_eq!(rewards, [0.5, -0.5, 0.0, 0.0]);
+    let input = [row(0, "4"), "{".to_owned(), row(0, "5"), row(1, "4")].join("\n");
+    let output = reward(&["--type", "group_norm:number std=off", "--batch-rows", "1", "--skip-bad"], &input);
+    let rewards: Vec<f64> = rows(&output).iter().filter_map(|row| row["reward"].as_f64()).collect();
+    assert_eq!(rewards, [0.5, -0.5, 0.0], "{}", message(&output));
     let input = [row(0, "4"), row(1, "5"), row(0, "5")].join("\n");
     let output = reward(&["--type", "group_norm:number"], &input);
     assert_eq!(output.status.code(), Some(65));

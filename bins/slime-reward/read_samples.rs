@@ -122,13 +122,21 @@ impl Input {
                 Ok(None) => return Batch { rows, end: None },
                 Err(end) => return Batch { rows, end: Some(end) },
             };
-            let group = row.as_ref().ok().and_then(|row| row.group);
+            let group = match &row {
+                Ok(row) => row.group,
+                // A row that cannot be read ends no group.
+                Err(_) => {
+                    rows.push(row);
+                    continue;
+                }
+            };
             if is_full && group != open {
                 self.ahead = Some(row);
                 return Batch { rows, end: None };
             }
-            let is_new = group.is_some() && (rows.is_empty() || group != open);
-            if batching.keeps_groups && is_new && !group.is_none_or(|group| self.groups.insert(group)) {
+            let is_new = group != open || rows.is_empty();
+            let comes_again = group.is_some_and(|group| is_new && !self.groups.insert(group));
+            if batching.keeps_groups && comes_again {
                 let problem = "its group ended before; rows of a group must follow each other".to_owned();
                 rows.push(Err(BadRow { number: row.map_or(self.number, |row| row.number), problem }));
                 continue;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_128;
@@ -15,6 +16,8 @@ use crate::{Row, Verdict, Verifier};
 
 /// Tokens of a judge's answer, unless told otherwise.
 const MAX_TOKENS: usize = 1024;
+/// Answers this process has kept, so that temporary files have names of their own.
+static WRITES: AtomicUsize = AtomicUsize::new(0);
 
 /// A judge: a server, a model, a question, votes, and answers that are kept.
 pub(crate) struct Judge {
@@ -118,7 +121,9 @@ impl Judge {
             .ok_or_else(|| format!("expected choices[0].message.content, got {:.200}", reply.to_string()))?;
         if let Some(place) = place {
             let keep = || {
-                let temporary = place.with_extension(format!("{}.{vote}.tmp", std::process::id()));
+                // The same question may be asked twice at once.
+                let number = WRITES.fetch_add(1, Ordering::Relaxed);
+                let temporary = place.with_extension(format!("{}.{number}.tmp", std::process::id()));
                 fs::write(&temporary, text)?;
                 fs::rename(&temporary, &place)
             };
