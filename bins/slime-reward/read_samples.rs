@@ -134,9 +134,8 @@ impl Input {
                 self.ahead = Some(row);
                 return Batch { rows, end: None };
             }
-            let is_new = group != open || rows.is_empty();
-            let comes_again = group.is_some_and(|group| is_new && !self.groups.insert(group));
-            if batching.keeps_groups && comes_again {
+            let is_new = batching.keeps_groups && (group != open || rows.is_empty());
+            if is_new && group.is_some_and(|group| !self.groups.insert(group)) {
                 let problem = "its group ended before; rows of a group must follow each other".to_owned();
                 rows.push(Err(BadRow { number: row.map_or(self.number, |row| row.number), problem }));
                 continue;
