@@ -214,17 +214,17 @@ if [ ! -e "$deps/lint/.complete" ]; then
 fi
 # A Python that opens what the tools write (tests/python.rs). pip itself stays outside, where the machine has it.
 tests_python=$deps/python
-if [ ! -e "$tests_python/.complete-1" ]; then
-    say "fetching pyarrow, pandas, h5py, numpy, gguf and safetensors"
+if [ ! -e "$tests_python/.complete-2" ]; then
+    say "fetching pyarrow, pandas, h5py, numpy, gguf, safetensors, openai and requests"
     rm -rf "$tests_python"
     if "$python" -m venv --without-pip "$tests_python" &&
         packages=$("$tests_python/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
         PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --disable-pip-version-check \
             --only-binary=:all: --target "$packages" pyarrow==26.0.1 pandas==3.1.1 h5py==3.16.0 numpy==2.4.6 \
-            gguf==0.19.0 safetensors==0.8.0; then
-        touch "$tests_python/.complete-1"
+            gguf==0.19.0 safetensors==0.8.0 openai==3.57.0 requests==2.34.2; then
+        touch "$tests_python/.complete-2"
     else
-        say "not here, so some tests are skipped: pyarrow, pandas, h5py, numpy, gguf and safetensors (Python 3.11)"
+        say "not here, so some tests are skipped: pyarrow, pandas, h5py, numpy, gguf, safetensors, openai and requests (Python 3.11)"
     fi
 fi
 say "ready for the tests"

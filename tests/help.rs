@@ -75,14 +75,14 @@ fn slime_train_help_is_the_snapshot() {
 
 #[test]
 fn slime_rollout_help_is_the_snapshot() {
-    check("slime-rollout", env!("CARGO_BIN_EXE_slime-rollout"), &["score"]);
+    check("slime-rollout", env!("CARGO_BIN_EXE_slime-rollout"), &["score", "serve"]);
 }
 
 /// Every tool with its subcommands.
 const TOOLS: [(&str, &str, &[&str]); 6] = [
     ("slime-convert", env!("CARGO_BIN_EXE_slime-convert"), &["import", "export", "inspect", "diff"]),
     ("slime-reward", env!("CARGO_BIN_EXE_slime-reward"), &[]),
-    ("slime-rollout", env!("CARGO_BIN_EXE_slime-rollout"), &["score"]),
+    ("slime-rollout", env!("CARGO_BIN_EXE_slime-rollout"), &["score", "serve"]),
     ("slime-stat", env!("CARGO_BIN_EXE_slime-stat"), &[]),
     ("slime-sync", env!("CARGO_BIN_EXE_slime-sync"), &["verify", "push"]),
     ("slime-train", env!("CARGO_BIN_EXE_slime-train"), &[]),

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The layers from the ground up. A crate may use crates of lower layers, and those named in `WITHIN`.
-const LAYERS: [&[&str]; 6] = [
+const LAYERS: [&[&str]; 7] = [
     &["cli", "config", "record"],
     &["archive", "exchange", "tokenizer", "weights", "checkpoint", "comm", "cuda", "sandbox", "metrics"],
     &["torch", "kernel"],
     &["model", "transport"],
     &["engine", "environment", "verifier", "trainer"],
+    &["server"],
     &["slime"],
 ];
 
@@ -36,7 +37,13 @@ const WITHOUT_TORCH: [&str; 13] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 29] = [
+const HOMES: [(&str, &[&str]); 35] = [
+    ("axum", &["server"]),
+    ("hyper", &["server"]),
+    ("hyper-util", &["server"]),
+    ("llguidance", &["server"]),
+    ("tokio", &["server"]),
+    ("toktrie", &["server"]),
     ("backtrace", &["cli"]),
     ("tch", &["torch", "model", "engine", "trainer", "transport", "kernel", "slime"]),
     ("cudarc", &["comm", "cuda"]),
@@ -54,7 +61,7 @@ const HOMES: [(&str, &[&str]); 29] = [
     ("minijinja-contrib", &["tokenizer"]),
     ("quick-xml", &["verifier"]),
     ("jsonschema", &["verifier"]),
-    ("ureq", &["verifier"]),
+    ("ureq", &["verifier", "slime"]),
     ("whatlang", &["verifier"]),
     ("toml", &["config"]),
     ("crc32c", &["metrics"]),

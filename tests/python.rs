@@ -7,29 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use python::python;
 use serde_json::{Value, json};
 use slime_checkpoint::{Checkpoint, Dtype, Shard, Snapshot, complete, write};
 use slime_record::{
     Column, ColumnValues, Provenance, Sample, SampleId, Status, VersionRun, decode_segment, encode_segment,
 };
 
-/// A Python that can import `modules`, or none, which is said.
-fn python(modules: &str) -> Option<PathBuf> {
-    let deps = || {
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-        std::env::var_os("SLIME_DEPS").map(PathBuf::from).or_else(|| Some(cache?.join("slime")))
-    };
-    let named = std::env::var_os("SLIME_TEST_PYTHON").map(PathBuf::from);
-    let python = named.clone().or_else(|| Some(deps()?.join("python/bin/python")))?;
-    let import = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
-    if import.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    assert!(named.is_none(), "SLIME_TEST_PYTHON {} cannot import {modules}", python.display());
-    eprintln!("skipped: {} cannot import {modules}: bash modules/bootstrap.sh --tests", python.display());
-    None
-}
+#[path = "fixtures/python.rs"]
+mod python;
 
 /// What a program prints as JSON.
 fn run(python: &Path, program: &str, paths: &[&Path]) -> Value {

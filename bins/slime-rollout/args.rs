@@ -1,4 +1,5 @@
 //! The command line of slime-rollout.
+#![expect(clippy::doc_markdown, reason = "help pages show these comments as they are")]
 
 use std::path::PathBuf;
 
@@ -15,7 +16,8 @@ use slime_metrics::Profile;
     args_conflicts_with_subcommands = true,
     after_help = "\
 Reads:   a weight directory with its tokenizer; prompts as JSON lines (also .zst) or Parquet, or those
-         of an environment; with --follow run.toml and the published weights of the run.
+         of an environment; with --engine samples of servers, in place of weights; with --follow
+         run.toml and the published weights of the run.
          Rows with responses (data.kind = \"conversations\" or \"preferences\") need the tokenizer only
 Writes:  samples as JSON lines or Arrow, groups in the order of their prompts (a file gets its name
          when it is complete); with --follow rollout/, eval/, metrics/, trace/ and, as
@@ -41,6 +43,8 @@ pub struct Args {
 pub enum Command {
     /// Adds to rows with tokens the log-probs of every token after the first
     Score(Score),
+    /// Serves the model over HTTP, with the routes of SGLang and OpenAI
+    Serve(Box<Serve>),
 }
 
 /// Sampling once over all prompts.
@@ -77,7 +81,28 @@ pub struct Once {
     #[arg(long, value_name = "N")]
     pub num_prompts: Option<u64>,
     #[command(flatten)]
+    pub engines: Engines,
+    #[command(flatten)]
     pub resident: Resident,
+}
+
+/// Servers in place of an engine of this process.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct Engines {
+    /// Sample by this server (slime-rollout serve, SGLang or vLLM) instead, http://HOST:PORT or unix:PATH; several by
+    /// repetition or commas. Weights are then read for their tokenizer and config.json alone, and with --follow servers
+    /// load what the run publishes
+    #[arg(long, value_name = "URL", value_delimiter = ',', conflicts_with = "builder")]
+    pub engine: Vec<String>,
+    /// What servers want to be shown
+    #[arg(long, value_name = "FILE", requires = "engine")]
+    pub engine_token_file: Option<PathBuf>,
+    /// Longest time for one group
+    #[arg(long, value_name = "S", requires = "engine", default_value_t = 3600)]
+    pub engine_timeout_s: u64,
+    /// Time without any server that generates after which the tool gives up
+    #[arg(long, value_name = "S", requires = "engine", default_value_t = 300)]
+    pub engine_patience_s: u64,
 }
 
 /// Staying with a run.
@@ -118,6 +143,69 @@ pub struct Score {
     /// what slime-train distills from (default: `log_probs`, one for each token after the first)
     #[arg(long, value_name = "NAME")]
     pub column: Option<String>,
+}
+
+/// `slime-rollout serve`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Routes:  SGLang: /generate /abort_request /pause_generation /continue_generation /flush_cache
+         /update_weights_from_disk /get_weight_version /health /health_generate /server_info
+         /get_model_info /v1/loads; OpenAI: /v1/chat/completions /v1/completions /v1/models;
+         Prometheus: /metrics
+Writes:  one line of JSON with the URL on stdout when it takes requests
+Example: slime-rollout serve --weights weights/smollm2 --port 30000 --token-file token
+         curl -H \"Authorization: Bearer $(cat token)\" http://127.0.0.1:30000/generate \\
+             -d '{\"text\": \"1 + 1 =\", \"sampling_params\": {\"max_new_tokens\": 8}}'
+Exit:    64 usage, 65 bad weights, 66 no input, 69 no device, 73 cannot listen, 75 drained (TERM,
+         USR1 or USR2: what runs is answered first), 77 permission, 78 configuration")]
+pub struct Serve {
+    /// Weight directory: config.json, safetensors, tokenizer
+    #[arg(long, value_name = "DIR")]
+    pub weights: PathBuf,
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "N", conflicts_with = "unix_socket")]
+    pub port: Option<u16>,
+    /// Address to listen on
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub host: String,
+    /// File of the token that clients show as "Authorization: Bearer", mode 0600; made where it does not exist
+    #[arg(long, value_name = "FILE", conflicts_with = "unix_socket")]
+    pub token_file: Option<PathBuf>,
+    /// Listen on a Unix socket of this user alone, without a token
+    #[arg(long, value_name = "PATH")]
+    pub unix_socket: Option<PathBuf>,
+    /// What OpenAI's clients call the model (default: the directory's name)
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// Other weights may be loaded from below DIR; without it only --weights itself, again
+    #[arg(long, value_name = "DIR")]
+    pub weight_root: Vec<PathBuf>,
+    /// What the weights are called in answers
+    #[arg(long, value_name = "NAME", default_value = "0")]
+    pub weight_version: String,
+    /// How responses spell calls of tools (default: as the chat template does)
+    #[arg(long, value_name = "NAME", value_parser = ["hermes", "llama3", "glm"])]
+    pub tool_call_parser: Option<String>,
+    /// Samples that wait or run at most
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    pub max_queued: usize,
+    /// Largest body of a request
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    pub max_body_mib: usize,
+    /// Connections at the same time
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub max_connections: usize,
+    /// Longest time for a request to come
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub read_timeout_s: u64,
+    /// Longest time for an answer
+    #[arg(long, value_name = "S", default_value_t = 14400)]
+    pub timeout_s: u64,
+    /// Time that running requests have when a drain is asked for
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub drain_timeout_s: u64,
 }
 
 /// The configuration and what is changed in it.

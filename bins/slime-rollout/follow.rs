@@ -35,7 +35,10 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
     };
     let mut replicator = match (resident.builder, resident.replica.unwrap_or(0)) {
         (true, _) => None,
-        (false, index) => Some(Replicator::start(&mut store, &config, &run_dir, index, resident.profile)?),
+        (false, index) => {
+            let (profile, engines) = (resident.profile, &args.engines);
+            Some(Replicator::start(&mut store, &config, &run_dir, index, profile, engines)?)
+        }
     };
     let mut is_busy = false;
     let mut idle = Idle::default();

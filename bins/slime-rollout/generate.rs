@@ -7,18 +7,20 @@ use std::sync::Arc;
 use slime_cli::Failure;
 use slime_config::{Dtype, Eval, HfConfig, RunConfig};
 use slime_engine::{
-    Completion, Engine, EngineConfig, FinishReason, KvOnSwap, ModelRunner, Penalties, Request, SampleSeed,
+    Completion, Engine, EngineConfig, FinishReason, ModelRunner, Penalties, Request, SampleSeed,
     SamplingParams, Timing,
 };
 use slime_environment::Prompt;
-use slime_record::{PromptContent, Sample, Status};
+use slime_record::{LogProbSpace, PromptContent, Sample, Status};
 use slime_tokenizer::Tokenizer;
 
-use crate::args::Once;
+use crate::args::{Engines, Once};
 use crate::evaluate;
 use crate::failure;
+use crate::generator::{Generator, Local};
 use crate::memory;
 use crate::read_prompts::{self, Prompts};
+use crate::remote::Remote;
 use crate::replay;
 use crate::write_samples::SampleWriter;
 
@@ -30,6 +32,9 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
     }
     let mut config = args.config()?;
     if config.data.kind.is_recorded() && args.eval.is_none() {
+        if !args.engines.engine.is_empty() {
+            return Err(Failure::usage("--engine: recorded responses (data.kind) are not sampled"));
+        }
         return replay::replay(args, &config);
     }
     let tokenizer = Arc::new(Tokenizer::from_dir(Path::new(&config.model.path)).map_err(failure!())?);
@@ -43,9 +48,15 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
         }
         None => Box::new(Prompts::open(&config, args.num_prompts)?.into_iter()),
     };
+    let connect = || Remote::connect(&args.engines, &config, decoder(tokenizer.clone()));
+    let remote = (!args.engines.engine.is_empty()).then(connect).transpose()?;
     // A place that cannot be written is told before weights are loaded.
-    let mut output = SampleWriter::create(&args.output, args.format, &config)?;
-    let mut sampler = Sampler::load(&config, tokenizer, 0, purpose)?;
+    let space = remote.as_ref().map_or(LogProbSpace::AfterTruncation, Remote::log_prob_space);
+    let mut output = SampleWriter::create(&args.output, args.format, &config, space)?;
+    let mut sampler = match remote {
+        Some(remote) => Sampler::new(&config, tokenizer, Box::new(remote), purpose)?,
+        None => Sampler::load(&config, tokenizer, 0, purpose)?,
+    };
     let mut prompts = prompts.enumerate();
     let mut finished = BTreeMap::new();
     let mut next = 0;
@@ -117,9 +128,9 @@ pub enum Purpose {
     Evaluation,
 }
 
-/// An engine with its tokenizer and the sampling parameters of a run.
+/// What generates, with its tokenizer and the sampling parameters of a run.
 pub struct Sampler {
-    pub engine: Engine<ModelRunner>,
+    pub engine: Box<dyn Generator>,
     tokenizer: Arc<Tokenizer>,
     config: RunConfig,
     params: SamplingParams,
@@ -137,6 +148,26 @@ impl Sampler {
         purpose: Purpose,
     ) -> Result<Self, Failure> {
         let engine = Self::load_engine_with(config, version, decoder(tokenizer.clone()))?;
+        let max_in_flight = config.rollout.max_in_flight as usize;
+        Self::new(config, tokenizer, Box::new(Local { engine, max_in_flight }), purpose)
+    }
+
+    /// Servers in place of an engine.
+    pub fn connect(
+        engines: &Engines,
+        config: &RunConfig,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Result<Self, Failure> {
+        let remote = Remote::connect(engines, config, decoder(tokenizer.clone()))?;
+        Self::new(config, tokenizer, Box::new(remote), Purpose::Training)
+    }
+
+    fn new(
+        config: &RunConfig,
+        tokenizer: Arc<Tokenizer>,
+        engine: Box<dyn Generator>,
+        purpose: Purpose,
+    ) -> Result<Self, Failure> {
         let rollout = &config.rollout;
         let params = SamplingParams {
             temperature: rollout.temperature,
@@ -172,7 +203,8 @@ impl Sampler {
         Self::load_engine_with(config, version, Arc::new(|_: &[u32]| String::new()))
     }
 
-    fn load_engine_with(
+    /// An engine that turns tokens into text.
+    pub fn load_engine_with(
         config: &RunConfig,
         version: u64,
         decode: Arc<slime_engine::Decode>,
@@ -202,7 +234,7 @@ impl Sampler {
 
     /// Whether the engine wants more groups to keep its batch full.
     pub fn has_room(&self) -> bool {
-        self.engine.num_unfinished() < 2 * self.config.rollout.max_in_flight as usize
+        self.engine.num_unfinished() < self.engine.num_wanted()
     }
 
     pub fn is_idle(&self) -> bool {
@@ -216,7 +248,7 @@ impl Sampler {
         params.seed = SampleSeed { seed: self.config.run.seed, step: id.step, group: id.group, index: 0 };
         let n = params.n as usize;
         let request = Request { id: self.num_submitted, tokens: prompt_tokens.clone(), params };
-        self.engine.submit(request).map_err(failure!())?;
+        self.engine.submit(request)?;
         let group = Group { id, prompt, prompt_tokens, samples: vec![None; n] };
         self.groups.insert(self.num_submitted, group);
         self.num_submitted += 1;
@@ -234,8 +266,8 @@ impl Sampler {
     }
 
     /// Puts the weights of `dir`, which are policy version `version`, in place of the old ones.
-    pub fn reload(&mut self, dir: &Path, version: u64) -> Result<(), slime_engine::Error> {
-        self.engine.swap_weights(version, KvOnSwap::Recompute, |runner| runner.reload(dir))
+    pub fn reload(&mut self, dir: &Path, version: u64) -> Result<(), Failure> {
+        self.engine.reload(dir, version)
     }
 
     /// The times of samples that finished since the last call; none unless the engine keeps them.
@@ -251,7 +283,7 @@ impl Sampler {
     /// One step of the engine; returns the groups whose last sample ended with it.
     pub fn step(&mut self) -> Result<Vec<(GroupId, Vec<Sample>)>, Failure> {
         let mut finished = Vec::new();
-        let completions = self.engine.step().map_err(failure!())?;
+        let completions = self.engine.step()?;
         for timing in self.engine.take_timings() {
             self.timings.extend(self.groups.get(&timing.id).map(|group| (group.id, timing)));
         }
@@ -336,7 +368,8 @@ fn sample(group: &Group, completion: Completion) -> Sample {
     }
 }
 
-fn decoder(tokenizer: Arc<Tokenizer>) -> Arc<slime_engine::Decode> {
+/// Tokens to text; what cannot be decoded is said and left out.
+pub fn decoder(tokenizer: Arc<Tokenizer>) -> Arc<slime_engine::Decode> {
     Arc::new(move |tokens: &[u32]| {
         tokenizer.decode(tokens, true).unwrap_or_else(|error| {
             tracing::error!("{error}");
@@ -346,7 +379,7 @@ fn decoder(tokenizer: Arc<Tokenizer>) -> Arc<slime_engine::Decode> {
 }
 
 /// The ends of a turn that the tokenizer and the model's configuration name.
-fn stop_token_ids(config: &RunConfig, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
+pub fn stop_token_ids(config: &RunConfig, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
     let mut ids = HfConfig::load(&config.model.path).map_err(failure!())?.eos_token_ids;
     ids.extend(tokenizer.eos_ids());
     ids.sort_unstable();

@@ -1,18 +1,21 @@
-//! slime-rollout: samples responses to prompts, replays recorded ones, and scores given tokens.
+//! slime-rollout: samples responses to prompts, replays recorded ones, scores given tokens, and serves an engine.
 
 mod args;
 mod build_steps;
 mod evaluate;
 mod follow;
 mod generate;
+mod generator;
 mod memory;
 mod observe;
 mod read_prompts;
 mod read_samples;
 mod read_tokens;
+mod remote;
 mod replay;
 mod replicate;
 mod score;
+mod serve;
 mod write_metrics;
 mod write_rows;
 mod write_samples;
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         one_rank().inspect_err(|_| Placement::let_rank_0_speak())?;
         match args.command {
             Some(Command::Score(score)) => score::score(&score),
+            Some(Command::Serve(serve)) => serve::serve(&serve),
             None => match &args.once.resident.follow {
                 Some(run) => follow::follow(run, &args.once),
                 None => generate::generate(&args.once),

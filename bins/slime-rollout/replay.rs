@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use slime_cli::{Failure, exit};
 use slime_config::{HfConfig, Kind, RunConfig};
 use slime_environment::Prompt;
-use slime_record::{Sample, Status, VersionRun};
+use slime_record::{LogProbSpace, Sample, Status, VersionRun};
 use slime_tokenizer::{Chat, ChatEncoder, Encoded, Tokenizer};
 
 use crate::args::Once;
@@ -26,7 +26,7 @@ pub fn replay(args: &Once, config: &RunConfig) -> Result<(), Failure> {
     let tokenizer = Arc::new(Tokenizer::from_dir(Path::new(&config.model.path)).map_err(failure!())?);
     let rows = Prompts::open(config, args.num_prompts)?;
     let replayer = Replayer::new(config, tokenizer)?;
-    let mut output = SampleWriter::create(&args.output, args.format, config)?;
+    let mut output = SampleWriter::create(&args.output, args.format, config, LogProbSpace::AfterTruncation)?;
     let (mut num_tokens, mut num_trained) = (0, 0);
     for first in (0..rows.len()).step_by(ROWS as usize) {
         let groups: Vec<Result<Vec<Sample>, Failure>> = (first..rows.len().min(first + ROWS))

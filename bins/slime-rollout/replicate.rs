@@ -9,10 +9,11 @@ use slime_cli::Failure;
 use slime_config::{RunConfig, RunDir, paths};
 use slime_exchange::{ArrowFormat, Physical, Replica, ReplicaAction, ReplicaConfig, Store};
 use slime_metrics::Profile;
-use slime_record::Publication;
+use slime_record::{Provenance, Publication};
 use slime_tokenizer::Tokenizer;
 use slime_transport::DiskReader;
 
+use crate::args::Engines;
 use crate::failure;
 use crate::follow::{Polled, patient};
 use crate::generate::{GroupId, Purpose, Sampler};
@@ -58,6 +59,7 @@ impl Replicator {
         run_dir: &RunDir,
         index: u32,
         profile: Option<Profile>,
+        engines: &Engines,
     ) -> Result<Self, Failure> {
         let num_replicas = config.rollout.num_replicas;
         if index >= num_replicas {
@@ -76,13 +78,25 @@ impl Replicator {
             seal_bytes: SEAL_BYTES,
             beat_ms: BEAT_MS,
         };
-        let format = ArrowFormat { provenance: write_samples::provenance(&config) };
+        let is_recorded = config.data.kind.is_recorded();
+        // Servers are greeted at once, an engine is loaded with the first weights.
+        if is_recorded && !engines.engine.is_empty() {
+            return Err(Failure::usage("--engine: recorded responses (data.kind) are not sampled"));
+        }
+        let sampler = (!engines.engine.is_empty())
+            .then(|| Sampler::connect(engines, &config, tokenizer.clone()))
+            .transpose()?;
+        let provenance = write_samples::provenance(&config);
+        let log_probs =
+            sampler.as_ref().map_or(provenance.log_probs, |sampler| sampler.engine.log_prob_space());
+        let format = ArrowFormat { provenance: Provenance { log_probs, ..provenance } };
         let machine = Replica::start(store, replica_config, format).map_err(failure!())?;
         let observer = Observer::start(run_dir, &config, index, machine.incarnation(), profile);
-        let is_recorded = config.data.kind.is_recorded();
         let replayer = is_recorded.then(|| Replayer::new(&config, tokenizer.clone())).transpose()?;
         let run_dir = run_dir.clone();
-        Ok(Self { machine, sampler: None, replayer, config, run_dir, tokenizer, observer })
+        let mut sampler = sampler;
+        sampler.iter_mut().filter(|_| observer.wants_timings()).for_each(|s| s.engine.keep_timings());
+        Ok(Self { machine, sampler, replayer, config, run_dir, tokenizer, observer })
     }
 
     /// Ends after sealing what is finished.
@@ -172,7 +186,7 @@ impl Replicator {
             return Ok(());
         };
         let loaded = if let Some(sampler) = &mut self.sampler {
-            sampler.reload(&dir, place.version).map_err(failure!())
+            sampler.reload(&dir, place.version)
         } else {
             let mut config = self.config.clone();
             config.model.path = dir.display().to_string();

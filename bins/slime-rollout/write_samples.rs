@@ -28,8 +28,13 @@ enum Sink {
 
 impl SampleWriter {
     /// `-` is stdout.
-    pub fn create(output: &str, format: OutputFormat, config: &RunConfig) -> Result<Self, Failure> {
-        let provenance = provenance(config);
+    pub fn create(
+        output: &str,
+        format: OutputFormat,
+        config: &RunConfig,
+        log_probs: LogProbSpace,
+    ) -> Result<Self, Failure> {
+        let provenance = Provenance { log_probs, ..provenance(config) };
         let file = Output::create(output)?;
         let name = file.name().to_owned();
         let sink = match (format, output) {

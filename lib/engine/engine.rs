@@ -148,6 +148,8 @@ pub struct Engine<M> {
     num_steps: u64,
     /// Steps whose tokens were not taken yet, by number, oldest first.
     on_the_way: VecDeque<(u64, Arriving)>,
+    /// Samples that have ended and were not returned yet, since their step failed for another one.
+    ended: Vec<Sequence>,
     /// Of samples that finished since they were last taken; none unless they are asked for.
     timings: Option<Vec<Timing>>,
     /// Those sampled since they were last taken; none unless they are asked for.
@@ -175,6 +177,7 @@ impl<M: ForwardModel> Engine<M> {
             usage: Usage::default(),
             num_steps: 0,
             on_the_way: VecDeque::new(),
+            ended: Vec::new(),
             timings: None,
             new_tokens: None,
         })
@@ -198,15 +201,15 @@ impl<M: ForwardModel> Engine<M> {
     /// Computes one batch and returns the samples that ended with it.
     ///
     /// # Errors
-    /// What the model says, and logits that are not finite.
+    /// What the model says, and logits that are not finite: the sample they belong to ends as aborted, the others go on
+    /// with the next step.
     pub fn step(&mut self) -> Result<Vec<Completion>> {
         let began = Instant::now();
         let runs_ahead = self.model.ahead().is_some() && !self.scheduler.needs_logits();
-        let mut finished = Vec::new();
         if !runs_ahead {
             // What is on its way is needed now.
             while !self.on_the_way.is_empty() {
-                finished.extend(self.settle()?);
+                self.settle()?;
             }
         }
         let batch = self.scheduler.schedule();
@@ -222,8 +225,9 @@ impl<M: ForwardModel> Engine<M> {
         }
         // One step stays on its way where the model runs ahead and there is another one behind it.
         if self.on_the_way.len() > usize::from(runs_ahead && is_launched) {
-            finished.extend(self.settle()?);
+            self.settle()?;
         }
+        let finished = std::mem::take(&mut self.ended);
         if let Some(timings) = &mut self.timings {
             let now = Instant::now();
             timings.extend(finished.iter().map(|sequence| timing(sequence, now)));
@@ -242,7 +246,7 @@ impl<M: ForwardModel> Engine<M> {
 
     /// Samples waiting or running.
     pub fn num_unfinished(&self) -> usize {
-        self.scheduler.num_waiting() + self.scheduler.num_running()
+        self.scheduler.num_waiting() + self.scheduler.num_running() + self.ended.len()
     }
 
     /// What is running and waiting, and the room it takes.
@@ -381,9 +385,9 @@ impl<M: ForwardModel> Engine<M> {
         Ok(drawn.collect())
     }
 
-    /// Takes the tokens of the oldest step on its way; returns the sequences that ended with it.
-    fn settle(&mut self) -> Result<Vec<Sequence>> {
-        let Some((step, arriving)) = self.on_the_way.pop_front() else { return Ok(Vec::new()) };
+    /// Takes the tokens of the oldest step on its way; `ended` gets the sequences that ended with it.
+    fn settle(&mut self) -> Result<()> {
+        let Some((step, arriving)) = self.on_the_way.pop_front() else { return Ok(()) };
         let drawn: Vec<Option<Drawn>> = match (arriving, self.model.ahead()) {
             (Arriving::Here(drawn), _) => drawn,
             (Arriving::FromModel, Some(model)) => model.collect()?.into_iter().map(from_model).collect(),
@@ -391,14 +395,19 @@ impl<M: ForwardModel> Engine<M> {
         };
         let Self { scheduler, decode, usage, new_tokens, .. } = self;
         let (mut drawn, now) = (drawn, Instant::now());
-        scheduler.settle(step, |sequence, flight| {
+        let mut result = Ok(());
+        let ended = scheduler.settle(step, |sequence, flight| {
             if sequence.finish.is_some() {
-                return Ok(());
+                return;
             }
             let (id, index) = (sequence.request.id, sequence.index);
             let row = drawn.get_mut(flight.row as usize).and_then(Option::take);
             let position = sequence.tokens.len();
-            let (sampled, top) = row.ok_or(Error::NonFiniteLogits { id, index, position })?;
+            let Some((sampled, top)) = row else {
+                sequence.finish = Some(FinishReason::Abort);
+                result = Err(Error::NonFiniteLogits { id, index, position });
+                return;
+            };
             let Sampled { token, log_prob, .. } = sampled;
             usage.num_sampled_tokens += 1;
             sequence.first_token.get_or_insert(now);
@@ -414,8 +423,9 @@ impl<M: ForwardModel> Engine<M> {
                     sequence.finish = Some(FinishReason::Stop);
                 }
             }
-            Ok(())
-        })
+        });
+        self.ended.extend(ended);
+        result
     }
 
     fn complete(&self, sequence: Sequence) -> Completion {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::block_manager::Told;
 use crate::sequence::{Flight, Sequence};
-use crate::{Batch, BlockCopy, BlockManager, Result};
+use crate::{Batch, BlockCopy, BlockManager};
 
 /// Sequences waiting and running, and the blocks they hold.
 #[derive(Debug)]
@@ -260,21 +260,14 @@ impl Scheduler {
 
     /// The tokens of step `step` arrive: `update` sees each sequence that waits for one of its rows. Returns the sequences
     /// that finished; their blocks are free again, for what comes later.
-    ///
-    /// # Errors
-    /// Those of `update`.
-    pub fn settle(
-        &mut self,
-        step: u64,
-        mut update: impl FnMut(&mut Sequence, Flight) -> Result<()>,
-    ) -> Result<Vec<Sequence>> {
+    pub fn settle(&mut self, step: u64, mut update: impl FnMut(&mut Sequence, Flight)) -> Vec<Sequence> {
         for sequence in self.running.iter_mut().chain(&mut self.waiting) {
             if sequence.flights.first().is_some_and(|flight| flight.step == step) {
                 let flight = sequence.flights.remove(0);
-                update(sequence, flight)?;
+                update(sequence, flight);
             }
         }
-        Ok(self.take(|s| s.finish.is_some()))
+        self.take(|s| s.finish.is_some())
     }
 
     /// Whether any sequence's logits have to come to the host.

@@ -51,6 +51,11 @@ impl ChatTemplate {
         Ok(Self { environment, has_generation_blocks })
     }
 
+    /// The template as it is rendered.
+    pub(crate) fn source(&self) -> String {
+        self.environment.get_template(NAME).map_or(String::new(), |template| template.source().to_owned())
+    }
+
     /// Whether the template marks what the assistant says, with `{% generation %}`.
     pub fn has_generation_blocks(&self) -> bool {
         self.has_generation_blocks

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     dir: PathBuf,
-    inner: tokenizers::Tokenizer,
+    pub(crate) inner: tokenizers::Tokenizer,
     special: Special,
     eos_ids: Vec<u32>,
 }
@@ -159,6 +159,11 @@ impl Tokenizer {
     /// Whether there is a chat template.
     pub fn has_chat_template(&self) -> bool {
         self.special.chat_template.is_some()
+    }
+
+    /// What the chat template looks for and writes, for whoever reads responses; empty without one.
+    pub fn chat_template_source(&self) -> String {
+        self.special.chat_template.as_ref().map_or(String::new(), ChatTemplate::source)
     }
 
     /// The ids that end a response, in ascending order.

@@ -38,6 +38,16 @@ impl<M: ForwardModel> Engine<M> {
         taken.into_iter().next().map(|sequence| self.complete(sequence))
     }
 
+    /// Entries of the vocabulary.
+    pub fn vocab_size(&self) -> usize {
+        self.model.vocab_size()
+    }
+
+    /// Token slots of the cache.
+    pub fn num_slots(&mut self) -> usize {
+        self.blocks().num_blocks() * self.blocks().block_size()
+    }
+
     /// Puts all running samples back in the queue with the tokens they have; no block of the cache is in use then.
     pub fn retract(&mut self) {
         self.scheduler.preempt_all();
