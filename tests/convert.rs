@@ -111,6 +111,52 @@ fn directory_survives_import_and_export_bit_by_bit() {
     assert_eq!(json(&src.join("config.json")), json(&b.join("config.json")));
 }
 
+/// Every family in bf16, experts split and in one tensor, tensors of layers that are not computed: through import and export
+/// bit by bit, with the files beside the weights.
+#[test]
+fn every_family_survives_import_and_export_bit_by_bit() {
+    for family in [
+        "llama",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_moe_fused",
+        "glm4",
+        "glm4_moe",
+        "glm45_air",
+        "minimax_m2",
+        "mimo",
+    ] {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let (src, a, b) = (root.path().join("src"), root.path().join("a"), root.path().join("b"));
+        let bf16 = [Path::new("--dtype"), Path::new("bf16")];
+        convert_ok(&[&[Path::new("import"), &fixture("models").join(family), &src], &bf16[..]].concat());
+        fs::write(src.join("tokenizer.json"), "{\"version\": \"1.0\"}").expect("writable");
+        fs::write(src.join("chat_template.jinja"), "{{ messages }}").expect("writable");
+        let output = convert(&[Path::new("import"), &src, &a]);
+        assert!(output.status.success(), "{family}");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!told.contains("does not use it"), "{family}: {told}");
+        convert_ok(&[Path::new("export"), &a, &b, Path::new("--origin-hf"), &src]);
+        let (want, got) = (WeightDir::open(&src).expect("opens"), WeightDir::open(&b).expect("opens"));
+        assert_eq!(want.names().collect::<Vec<_>>(), got.names().collect::<Vec<_>>(), "{family}");
+        for name in want.names() {
+            let (want, got) = (want.tensor(name).expect("there"), got.tensor(name).expect("there"));
+            let is_bias = name.ends_with("e_score_correction_bias");
+            assert_eq!(want.dtype == slime_weights::Dtype::F32, is_bias, "{family}: {name}");
+            assert_eq!(
+                (want.dtype, want.shape, want.bytes),
+                (got.dtype, got.shape, got.bytes),
+                "{family}: {name}"
+            );
+        }
+        for file in ["config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja"] {
+            let content = |dir: &Path| fs::read(dir.join(file)).ok();
+            assert_eq!(content(&src), content(&b), "{family}: {file}");
+        }
+    }
+}
+
 #[test]
 fn shards_are_named_and_indexed_as_hugging_face_does_and_read_like_one_file() {
     let root = tempfile::tempdir().expect("a temporary directory");

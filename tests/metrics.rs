@@ -139,12 +139,23 @@ fn every_number_stands_under_a_known_name_and_no_other() {
     let missing: Vec<&str> =
         names::TRAIN.iter().map(|name| name.key).filter(|key| !seen.contains(*key)).collect();
     let absent = |key: &&str| {
-        let needs =
-            ["critic-", "train/rewards/", "rollout/values", "rollout/returns", "teacher", "opd_", "max_gpu"];
+        let needs = [
+            "critic-",
+            "train/rewards/",
+            "rollout/values",
+            "rollout/returns",
+            "teacher",
+            "opd_",
+            "max_gpu",
+            "mtp_",
+        ];
         !needs.iter().any(|part| key.contains(part) && !key.ends_with("_time"))
     };
     let missing: Vec<&str> = missing.into_iter().filter(absent).collect();
-    assert!(missing.is_empty(), "all but what needs a critic, a teacher, pairs or a GPU: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "all but what needs a critic, a teacher, pairs, a layer for further tokens or a GPU: {missing:?}"
+    );
     let number = |row: &serde_json::Map<String, Value>, key: &str| row[key].as_f64().expect("a number");
     for row in &train {
         let parts: f64 = [

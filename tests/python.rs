@@ -48,6 +48,7 @@ fn samples() -> Vec<Sample> {
         prompt_len: 3,
         loss_mask: vec![1; 2 + i as usize],
         rollout_log_probs: (0..2 + i).map(|t| -0.1 * t as f32).collect(),
+        routed_experts: (0..2 * (4 + i as u16)).collect(),
         weight_versions: vec![VersionRun { version: 3, len: 2 + i }],
         status: if i == 2 { Status::Truncated } else { Status::Completed },
         weight: 0.5,
@@ -107,6 +108,7 @@ fn pyarrow_and_pandas_see_the_samples_and_columns_that_we_see() {
             ("rollout_log_probs", json!(sample.rollout_log_probs)),
             ("kept_token_ids", json!(sample.kept_token_ids)),
             ("kept_lens", json!(sample.kept_lens)),
+            ("routed_experts", json!(sample.routed_experts)),
             ("weight", json!(sample.weight)),
             ("weight_versions", json!([{"version": 3, "len": sample.loss_mask.len()}])),
         ] {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use slime_cli::{Failure, exit};
 use slime_config::HfConfig;
-use slime_weights::{Dtype, Gguf, GgufSource, TensorSpec, WeightDir, check};
+use slime_weights::{Dtype, Gguf, GgufSource, TensorSpec, WeightDir, check, is_f32};
 
 use crate::failure;
 
@@ -43,14 +43,15 @@ impl Checkpoint {
         }
     }
 
-    /// The tensors in their order, floating ones as `dtype` where it is given.
+    /// The tensors in their order, floating ones as `dtype` where it is given, except those that stay f32.
     pub fn tensors(&self, dtype: Option<Dtype>) -> Result<Vec<TensorSpec>, Failure> {
         match self {
             Self::Safetensors(weights) => weights
                 .names()
                 .map(|name| {
                     let info = weights.info(name).map_err(failure)?;
-                    let dtype = dtype.filter(|_| info.dtype.torch_name().is_some()).unwrap_or(info.dtype);
+                    let is_cast = info.dtype.torch_name().is_some() && !is_f32(name);
+                    let dtype = dtype.filter(|_| is_cast).unwrap_or(info.dtype);
                     Ok(TensorSpec { name: name.to_owned(), dtype, shape: info.shape.clone() })
                 })
                 .collect(),

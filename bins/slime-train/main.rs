@@ -4,6 +4,7 @@ mod args;
 mod checkpoint;
 mod follow;
 mod observe;
+mod read_carried;
 mod read_manifest;
 mod read_samples;
 mod share;

@@ -153,7 +153,13 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
         |path: &str| Model::load_with_value_head(path, kind, device, config.run.seed).map_err(failure!());
     let is_scored = algorithm.loss == LossType::RewardModel;
     let roles = Roles {
-        policy: if is_scored { with_head(path)? } else { open(path)? },
+        policy: match config.train.mtp_loss_coef {
+            _ if is_scored => with_head(path)?,
+            Some(_) if !algorithm.has_pairs() => {
+                Model::load_with_mtp(path, kind, device).map_err(failure!())?
+            }
+            _ => open(path)?,
+        },
         reference: algorithm
             .has_reference()
             .then(|| open(config.reference.path.as_deref().unwrap_or(path)))

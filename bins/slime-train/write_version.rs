@@ -12,6 +12,7 @@ use slime_transport::DiskWriter;
 use tch::Device;
 
 use crate::failure;
+use crate::read_carried::Carried;
 use crate::write_weights::{side_files, specs};
 
 /// Makes `weights/<place>` below `run`, with the files beside the weights in `origin`.
@@ -26,11 +27,14 @@ pub fn write_version(
 ) -> Result<Publication, Failure> {
     let views = model.params().views().map_err(failure!())?;
     let path = paths::weights(place);
-    let mut writer = DiskWriter::create(run.join(&path), specs(&views)?).map_err(failure!())?;
+    let carried = Carried::of(model, origin)?;
+    let all = [specs(&views)?, carried.specs.clone()].concat();
+    let mut writer = DiskWriter::create(run.join(&path), all).map_err(failure!())?;
     for (name, tensor) in &views {
         let host = tensor.to_device(Device::Cpu).contiguous();
         writer.write(name, bytes_of(&host).map_err(failure!())?).map_err(failure!())?;
     }
+    carried.write(|name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     for (name, bytes) in side_files(origin, model.params().kind())? {
         writer.add_file(&name, &bytes).map_err(failure!())?;
     }

@@ -11,17 +11,22 @@ use slime_weights::{Dtype, MAX_SHARD_BYTES, TensorSpec, WeightWriter};
 use tch::{Device, Kind, Tensor};
 
 use crate::failure;
+use crate::read_carried::Carried;
 
 /// Makes the directory `output`, which must be new.
 pub fn write_weights(output: &Path, model: &Model, origin: &Path) -> Result<(), Failure> {
     let views = model.params().views().map_err(failure!())?;
-    let mut writer = WeightWriter::create(output, specs(&views)?, MAX_SHARD_BYTES).map_err(failure!())?;
+    let carried = Carried::of(model, origin)?;
+    let all = [specs(&views)?, carried.specs.clone()].concat();
+    let mut writer = WeightWriter::create(output, all, MAX_SHARD_BYTES).map_err(failure!())?;
     write_tensors(&mut writer, &views)?;
+    carried.write(|name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     for (name, bytes) in side_files(origin, model.params().kind())? {
         writer.add_file(&name, &bytes).map_err(failure!())?;
     }
     writer.finish().map_err(failure!())?;
-    tracing::info!("wrote {} tensors to {}", views.len(), output.display());
+    let num_tensors = views.len() + carried.specs.len();
+    tracing::info!("wrote {num_tensors} tensors to {}", output.display());
     Ok(())
 }
 

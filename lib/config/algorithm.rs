@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::routing_replay::RoutingReplay;
+
 /// What is trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -241,6 +243,8 @@ pub struct Algorithm {
     pub loss_len: Option<u32>,
     /// `recomputed` or `rollout`.
     pub old_log_probs: OldLogProbs,
+    /// `none`, `recomputed` or `rollout`: whose choice of experts the policy's passes repeat.
+    pub routing_replay: RoutingReplay,
     /// `[algorithm.correction]`
     pub correction: Correction,
     /// How far `dpo` may lead away from the reference: the inverse temperature of the preference.
@@ -270,6 +274,7 @@ impl Default for Algorithm {
             loss_reducer: None,
             loss_len: None,
             old_log_probs: OldLogProbs::Recomputed,
+            routing_replay: RoutingReplay::None,
             correction: Correction::default(),
             dpo_beta: 0.1,
             dpo_label_smoothing: 0.0,
@@ -310,6 +315,11 @@ impl Algorithm {
             LossType::Dpo => true,
             LossType::Sft | LossType::RewardModel => false,
         }
+    }
+
+    /// Whether samples have to say where generation sent their tokens.
+    pub fn replays_rollout(&self) -> bool {
+        self.loss == LossType::Policy && self.routing_replay == RoutingReplay::Rollout
     }
 
     /// Whether the samples of a group are a pair: the better one, then the worse.

@@ -26,6 +26,7 @@ fn ranges(config: &RunConfig) -> Result<()> {
         ("algorithm.correction.low", correction.low),
         ("algorithm.correction.reject_low", correction.reject_low),
         ("critic.lr", config.critic.lr),
+        ("train.mtp_loss_coef", config.train.mtp_loss_coef),
         ("critic.value_clip", Some(config.critic.value_clip)),
         ("teacher.opd_kl_coef", config.teacher.opd_kl_coef),
         ("checks.max_mismatch", config.checks.max_mismatch),

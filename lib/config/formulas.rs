@@ -38,6 +38,8 @@ pub enum Kind {
     Loss,
     /// From losses of tokens to one number.
     Reducer,
+    /// Which experts a token goes to.
+    Routing,
 }
 
 impl Kind {
@@ -50,6 +52,7 @@ impl Kind {
             Self::Correction => "Corrections",
             Self::Loss => "Other losses",
             Self::Reducer => "Reducers",
+            Self::Routing => "Routing (models with experts)",
         }
     }
 }
@@ -174,15 +177,29 @@ pub const FORMULAS: &[Formula] = formulas! {
         "slime, get_sum_of_sample_mean";
 };
 
+/// What is no formula of numbers, but chosen like one.
+pub const ROUTING: &[Formula] = formulas! {
+    Routing "routing_replay_recomputed" = "routing_replay = \"recomputed\"":
+        "tokens go to the experts of the pass before the rollout's first update; gradients flow through their scores of now",
+        &[], "arXiv 2507.18071, 5.3; slime, --use-routing-replay";
+    Routing "routing_replay_rollout" = "routing_replay = \"rollout\"":
+        "tokens go to the experts that generation chose (the samples' routed_experts), in old and new log-probs",
+        &[], "arXiv 2510.11370; slime, --use-rollout-routing-replay";
+};
+
+fn all() -> impl Iterator<Item = &'static Formula> {
+    FORMULAS.iter().chain(ROUTING)
+}
+
 /// The text of `--algorithm NAME`: one formula, or all of them for `list`.
 ///
 /// # Errors
 /// There is no formula of this name.
 pub fn describe(name: &str) -> Result<String> {
     if name != "list" {
-        let found: Vec<&Formula> = FORMULAS.iter().filter(|formula| formula.name == name).collect();
+        let found: Vec<&Formula> = all().filter(|formula| formula.name == name).collect();
         if found.is_empty() {
-            let names: Vec<&str> = FORMULAS.iter().map(|formula| formula.name).collect();
+            let names: Vec<&str> = all().map(|formula| formula.name).collect();
             return Err(Error::Conflict(format!("no formula is called {name}\nhint: {}", names.join(", "))));
         }
         return Ok(found.into_iter().map(entry).collect());
@@ -193,7 +210,7 @@ pub fn describe(name: &str) -> Result<String> {
          default.\n",
     );
     let mut kind = None;
-    for formula in FORMULAS {
+    for formula in all() {
         if kind != Some(formula.kind) {
             text.extend(["\n", formula.kind.heading(), "\n"]);
             kind = Some(formula.kind);
@@ -253,6 +270,7 @@ mod tests {
     use crate::algorithm::{
         AdvantageEstimator, CorrectionWeight, KlLossType, LossReducer, LossType, PolicyLoss, RatioLevel,
     };
+    use crate::routing_replay::RoutingReplay;
     use std::collections::BTreeSet;
 
     fn word<T: serde::Serialize>(value: T) -> String {
@@ -262,7 +280,7 @@ mod tests {
     #[test]
     fn every_choice_of_the_schema_has_an_entry() {
         use AdvantageEstimator as A;
-        let choices: BTreeSet<&str> = FORMULAS.iter().map(|formula| formula.choice).collect();
+        let choices: BTreeSet<&str> = all().map(|formula| formula.choice).collect();
         let has = |key: &str, word: String| {
             let wanted = format!("{key} = \"{word}\"");
             assert!(choices.iter().any(|choice| choice.starts_with(&wanted)), "{wanted}");
@@ -293,6 +311,9 @@ mod tests {
         for level in [RatioLevel::Token, RatioLevel::Sequence] {
             has("correction.reject", word(level));
         }
+        for replay in [RoutingReplay::Recomputed, RoutingReplay::Rollout] {
+            has("routing_replay", word(replay));
+        }
         for loss in [LossType::Sft, LossType::Dpo, LossType::RewardModel] {
             has("loss", word(loss));
         }
@@ -308,8 +329,8 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_keys_exist() {
-        let names: BTreeSet<&str> = FORMULAS.iter().map(|formula| formula.name).collect();
-        assert_eq!(names.len(), FORMULAS.len());
+        let names: BTreeSet<&str> = all().map(|formula| formula.name).collect();
+        assert_eq!(names.len(), FORMULAS.len() + ROUTING.len());
         for key in FORMULAS.iter().flat_map(|formula| formula.keys) {
             let parsed = crate::load::parse("", "", &[format!("{key}=1")]);
             assert!(!parsed.is_err_and(|error| error.to_string().contains("unknown key")), "{key}");
@@ -319,7 +340,7 @@ mod tests {
     #[test]
     fn list_names_everything_with_defaults_and_one_can_be_asked_for() {
         let list = describe("list").unwrap();
-        assert!(FORMULAS.iter().all(|formula| list.contains(&format!("\n  {}\n", formula.name))));
+        assert!(all().all(|formula| list.contains(&format!("\n  {}\n", formula.name))));
         assert!(list.contains("eps_clip (0.2)") && list.contains("critic.value_clip (0.2)"), "{list}");
         assert!(list.lines().all(|line| line.len() <= 125), "{list}");
         let one = describe("rloo").unwrap();

@@ -42,6 +42,9 @@ pub struct Train {
     pub adam_eps: f64,
     /// Largest global gradient norm; 0 does not clip.
     pub clip_grad: f64,
+    /// Weight of the loss of the layer that predicts the token after the next one (`mimo`; slime takes 0.2); missing leaves
+    /// that layer as it is.
+    pub mtp_loss_coef: Option<f64>,
 }
 
 impl Default for Train {
@@ -59,6 +62,7 @@ impl Default for Train {
             adam_beta2: 0.98,
             adam_eps: 1e-8,
             clip_grad: 1.0,
+            mtp_loss_coef: None,
         }
     }
 }

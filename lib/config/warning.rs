@@ -4,13 +4,14 @@ use crate::algorithm::{AdvantageEstimator, CorrectionWeight, LossReducer, LossTy
 use crate::data::Kind;
 use crate::load::RunConfig;
 use crate::rollout::DynamicFilter;
+use crate::routing_replay::RoutingReplay;
 use crate::train::Schedule;
 
 /// When keys have no effect, which, and why.
 type Rule = (bool, &'static [&'static str], &'static str);
 
 /// The keys of advantages and losses that the configured formulas do not read.
-fn of_algorithm(config: &RunConfig) -> [Rule; 14] {
+fn of_algorithm(config: &RunConfig) -> [Rule; 15] {
     let (algorithm, correction) = (&config.algorithm, &config.algorithm.correction);
     let (estimator, is_policy) = (algorithm.advantage_estimator, algorithm.loss == LossType::Policy);
     let has_weight = correction.weight != CorrectionWeight::None;
@@ -30,6 +31,7 @@ fn of_algorithm(config: &RunConfig) -> [Rule; 14] {
                 "algorithm.eps_clip_high",
                 "algorithm.eps_clip_c",
                 "algorithm.old_log_probs",
+                "algorithm.routing_replay",
                 "algorithm.correction",
                 "teacher",
                 "critic",
@@ -93,6 +95,13 @@ fn of_algorithm(config: &RunConfig) -> [Rule; 14] {
             is_policy && correction.reject.is_none(),
             &["algorithm.correction.reject_low", "algorithm.correction.reject_high"],
             "algorithm.correction.reject is not set",
+        ),
+        (
+            is_policy
+                && algorithm.routing_replay == RoutingReplay::Recomputed
+                && config.batch().is_ok_and(|batch| batch.num_steps_per_rollout == 1),
+            &["algorithm.routing_replay"],
+            "a rollout is one optimizer step, before which nothing moves",
         ),
         (is_policy && !has_teacher, &["teacher.path"], "teacher.opd_kl_coef is not set"),
     ]
@@ -160,6 +169,11 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
             &["rollout.max_groups"],
             "rollout.dynamic_filter is none",
         ),
+        (
+            config.algorithm.has_pairs(),
+            &["train.mtp_loss_coef"],
+            "a loss of pairs is no loss of tokens that a further one could be predicted beside",
+        ),
         (constant, &["train.min_lr"], "train.schedule is constant"),
     ];
     rules.extend(of_algorithm(config));
@@ -200,6 +214,7 @@ mod tests {
             ("[algorithm]\ngamma = 0.9\n", "algorithm.gamma"),
             ("[algorithm]\ndpo_beta = 0.2\n", "algorithm.dpo_beta"),
             ("[algorithm]\nloss_len = 9\n", "algorithm.loss_len"),
+            ("[algorithm]\nrouting_replay = \"recomputed\"\n", "algorithm.routing_replay"),
             ("[algorithm.correction]\nhigh = 2\n", "algorithm.correction.high"),
             ("[algorithm]\nloss = \"sft\"\nentropy_coef = 0.1\n", "algorithm.entropy_coef"),
             ("[run]\nnum_steps = 3\nnum_epoch = 1\n", "run.num_epoch"),

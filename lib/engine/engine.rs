@@ -69,6 +69,10 @@ pub struct Completion {
     pub log_probs: Vec<f32>,
     /// Which tokens truncation left to each of them, where the request asks for it.
     pub kept: KeptIds,
+    /// The experts of every token of prompt and response but the last, `[tokens - 1, layers with experts, experts of a
+    /// token]` row-major with 65535 where a token was not computed; empty unless the request asks for it and the model has
+    /// experts.
+    pub routed_experts: Vec<u16>,
     /// The response as text, without special tokens.
     pub text: String,
     /// Why it ended.
@@ -368,6 +372,9 @@ impl<M: ForwardModel> Engine<M> {
     fn compute(&mut self, batch: &Batch) -> Result<Vec<Option<Drawn>>> {
         self.logits.clear();
         self.model.forward(batch, &mut self.logits)?;
+        if batch.wants_routes {
+            self.scheduler.keep_routes(&self.model.routed_experts(), batch.tokens.len());
+        }
         self.constrain();
         let due: Vec<&Sequence> = self.scheduler.sampled().collect();
         let rows = self.logits.par_chunks_exact_mut(self.model.vocab_size()).zip(&due);
@@ -437,6 +444,7 @@ impl<M: ForwardModel> Engine<M> {
             tokens,
             log_probs: sequence.log_probs,
             kept: sequence.kept,
+            routed_experts: sequence.routes.into_ids(sequence.tokens.len().saturating_sub(1)),
             finish_reason: sequence.finish.unwrap_or(FinishReason::Abort),
             weight_versions: sequence.weight_versions,
             num_cached: sequence.num_cached,

@@ -23,6 +23,8 @@ pub struct Batch {
     pub logit_rows: Vec<u32>,
     /// Copies to make, in order, before anything is written.
     pub copies: Vec<BlockCopy>,
+    /// Whether the experts of the tokens are wanted, see [`ForwardModel::routed_experts`].
+    pub wants_routes: bool,
     /// Rows of `tokens` whose token is the one that a row of the step before draws: `(row, row of its draws)`. What stands in
     /// `tokens` is of no account.
     pub late: Vec<(u32, u32)>,
@@ -68,6 +70,12 @@ pub trait ForwardModel {
 
     /// Runs `batch`, which has no late tokens, and leaves the wanted logits in `logits`, f32, `[logit_rows, vocab_size]`.
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<()>;
+
+    /// The experts of every token of the last batch, `[t, layers with experts, experts of a token]` row-major, if they were
+    /// wanted; a model without experts has none.
+    fn routed_experts(&mut self) -> Vec<u16> {
+        Vec::new()
+    }
 
     /// The model as one that draws tokens itself while the host goes on; `None` where it cannot.
     fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {

@@ -10,6 +10,7 @@ mod forward;
 mod model_runner;
 mod penalties;
 mod radix_cache;
+mod routes;
 mod sampler;
 mod sampling;
 mod scheduler;

@@ -13,6 +13,8 @@ use crate::{Batch, Error, ForwardModel, Result, RunsAhead};
 pub struct ModelRunner {
     model: Model,
     kv: Option<KvCache>,
+    /// The experts of the last batch that wanted them.
+    routes: Vec<u16>,
     /// Where a GPU's work goes, and its steps.
     stream: Option<Stream>,
     steps: Option<DecodeSteps>,
@@ -45,7 +47,16 @@ impl ModelRunner {
             }
             _ => None,
         };
-        Ok(Self { model, kv: None, stream, steps: None, dir: dir.to_owned(), kind, device })
+        Ok(Self {
+            model,
+            kv: None,
+            routes: Vec::new(),
+            stream,
+            steps: None,
+            dir: dir.to_owned(),
+            kind,
+            device,
+        })
     }
 
     /// Overwrites the parameters in place with those of `dir`, which must have the same shapes.
@@ -89,7 +100,13 @@ impl ModelRunner {
         }
         let kv = cache(&mut self.kv)?;
         let mut context = Context::paged(kv, &batch.block_tables, &batch.q_lens, &batch.context_lens)?;
+        if batch.wants_routes {
+            context = context.recording_routes();
+        }
         let hidden_td = self.model.forward(&mut context, &tokens_t)?;
+        if let Some(routes) = context.take_routes()? {
+            self.routes = routes.ids()?;
+        }
         if batch.logit_rows.len() == batch.tokens.len() {
             return Ok(hidden_td);
         }
@@ -187,6 +204,10 @@ impl ForwardModel for ModelRunner {
         no_grad(|| self.run(batch, logits)).map_err(|error| failed(&self.dir, &error))
     }
 
+    fn routed_experts(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.routes)
+    }
+
     fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {
         if self.steps.is_some() { Some(self) } else { None }
     }
@@ -217,7 +238,18 @@ mod tests {
     use super::*;
     use crate::{Completion, Engine, EngineConfig, KvOnSwap, Request, SampleSeed, SamplingParams};
 
-    const FAMILIES: [&str; 4] = ["llama", "llama_tied", "qwen2", "qwen3"];
+    const FAMILIES: [&str; 10] = [
+        "llama",
+        "llama_tied",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "glm4",
+        "glm4_moe",
+        "glm45_air",
+        "minimax_m2",
+        "mimo",
+    ];
 
     fn dir(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name)
@@ -301,7 +333,7 @@ mod tests {
 
     #[test]
     fn tokens_are_the_same_alone_in_a_crowd_and_after_preemption() {
-        for name in FAMILIES {
+        for name in ["llama_tied", "qwen3", "glm4_moe"] {
             let mut crowd = engine(name, 64, 16);
             let mut tight = engine(name, 12, 3);
             let mut alone = Vec::new();
@@ -319,6 +351,42 @@ mod tests {
                 assert_close(&c.log_probs, &a.log_probs, name);
             }
         }
+    }
+
+    /// The experts of every token but the last in one packed pass.
+    fn packed_routes(name: &str, tokens: &[u32]) -> Vec<u16> {
+        let model = Model::load(dir(name), Kind::Float, Device::Cpu).unwrap();
+        let ids: Vec<i64> = tokens[..tokens.len() - 1].iter().map(|&t| i64::from(t)).collect();
+        let segments = [Segment::alone(0, ids.len())];
+        let context = Context::packed(&segments, Kind::Float, Device::Cpu).unwrap();
+        let mut context = context.recording_routes();
+        let _ = model.forward(&mut context, &Tensor::from_slice(&ids)).unwrap();
+        context.take_routes().unwrap().unwrap().ids().unwrap()
+    }
+
+    #[test]
+    fn completions_say_which_experts_their_tokens_went_to_in_a_crowd_and_after_preemption() {
+        for name in ["qwen3_moe", "glm4_moe"] {
+            for (num_blocks, max_num_seqs) in [(64, 16), (12, 3)] {
+                let mut engine = engine(name, num_blocks, max_num_seqs);
+                for id in 0..4 {
+                    let mut request = request(id, 1.0);
+                    request.params.keeps_routes = id != 2;
+                    engine.submit(request).unwrap();
+                }
+                for completion in run(&mut engine) {
+                    let prompt = request(completion.id, 1.0).tokens;
+                    let tokens = [prompt, completion.tokens.clone()].concat();
+                    let expected = if completion.id == 2 { Vec::new() } else { packed_routes(name, &tokens) };
+                    assert_eq!(completion.routed_experts, expected, "{name} {}", completion.id);
+                }
+            }
+        }
+        let mut dense = engine("llama", 64, 16);
+        let mut request = request(0, 1.0);
+        request.params.keeps_routes = true;
+        dense.submit(request).unwrap();
+        assert!(run(&mut dense).iter().all(|completion| completion.routed_experts.is_empty()));
     }
 
     #[test]

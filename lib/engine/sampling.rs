@@ -49,6 +49,8 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(u32, f32)>,
     /// Whether a completion says which tokens truncation left to each of its choices.
     pub keeps_ids: bool,
+    /// Whether a completion says which experts its tokens went to.
+    pub keeps_routes: bool,
     /// Response tokens at most.
     pub max_new_tokens: usize,
     /// Strings that end a response; they stay part of it.
@@ -77,6 +79,7 @@ impl Default for SamplingParams {
             penalties: Penalties::default(),
             logit_bias: Vec::new(),
             keeps_ids: false,
+            keeps_routes: false,
             max_new_tokens: 256,
             stop: Vec::new(),
             stop_token_ids: Vec::new(),

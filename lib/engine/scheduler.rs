@@ -172,6 +172,7 @@ impl Scheduler {
             if sequence.response().is_empty() {
                 sequence.num_cached = shared_len;
             }
+            sequence.routes = self.running[donor].routes.first(shared_len);
         } else {
             (sequence.block_table, sequence.told) = self.blocks.find(&sequence.tokens);
             sequence.num_computed = sequence.block_table.len() * self.blocks.block_size();
@@ -223,6 +224,7 @@ impl Scheduler {
         for sequence in self.running.iter().filter(|s| s.is_scheduled()) {
             let Sequence { tokens, num_computed, chunk_len, block_table, flights, .. } = sequence;
             batch.push(tokens, *num_computed, *chunk_len, block_table, self.blocks.block_size());
+            batch.wants_routes |= sequence.request.params.keeps_routes;
             if let Some(flight) = flights.last().filter(|_| sequence.is_sampled()) {
                 batch.make_last_late(flight.row);
             }
@@ -231,6 +233,19 @@ impl Scheduler {
             }
         }
         batch
+    }
+
+    /// Hands the experts of the scheduled tokens, `num_tokens` rows in the order of the batch, to their sequences.
+    pub fn keep_routes(&mut self, routes: &[u16], num_tokens: usize) {
+        let width = routes.len() / num_tokens.max(1);
+        let mut rest = routes;
+        for sequence in self.running.iter_mut().filter(|s| s.is_scheduled()) {
+            let (rows, others) = rest.split_at(sequence.chunk_len * width);
+            rest = others;
+            if sequence.request.params.keeps_routes && width > 0 {
+                sequence.routes.keep(sequence.num_computed, rows, width);
+            }
+        }
     }
 
     /// The sequences that get a token from the scheduled step, in the order of its logit rows.

@@ -8,6 +8,7 @@ use slime_record::VersionRun;
 
 use crate::block_manager::Told;
 use crate::penalties::SeenTokens;
+use crate::routes::RouteRows;
 use crate::{FinishReason, GrammarState, KeptIds, Request, RowDraw, Sampled};
 
 /// A token on its way.
@@ -44,6 +45,8 @@ pub(crate) struct Sequence {
     pub log_probs: Vec<f32>,
     /// What truncation left to each choice, where that is asked for.
     pub kept: KeptIds,
+    /// The experts of its tokens, where that is asked for.
+    pub routes: RouteRows,
     /// Kept where penalties read it.
     pub seen: Option<SeenTokens>,
     pub weight_versions: Vec<VersionRun>,
@@ -86,6 +89,7 @@ impl Sequence {
             flights: Vec::new(),
             seen,
             kept: KeptIds::default(),
+            routes: RouteRows::default(),
             tokens: request.tokens.clone(),
             request,
             order,

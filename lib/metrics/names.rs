@@ -66,6 +66,11 @@ pub const TRAIN: &[Name] = &[
         "pairs whose better answer has the higher reward; only with pairs",
     ),
     name("train/ppo_kl", "nats", "old minus new log-prob, with the reducer's denominator"),
+    name(
+        "train/mtp_loss",
+        "nats",
+        "cross-entropy of the layer for further tokens, over its predictions; only with train.mtp_loss_coef",
+    ),
     name("train/kl_loss", "nats", "KL(policy || reference) of the loss; only with a reference"),
     name("train/grad_norm", "", "norm of the gradient before clipping"),
     name("train/lr-pg_0", "", "learning rate; all parameters are one group"),

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
 use crate::device_batch::DeviceBatch;
-use crate::{Error, KvCache, Result, Workspace};
+use crate::routing::Routing;
+use crate::{Error, KvCache, Result, Routes, Workspace};
 
 /// Neighbouring segments up to this many tokens together share one masked attention call.
 const MERGE_LEN: usize = 384;
@@ -50,6 +51,7 @@ pub(crate) struct Span {
 #[derive(Debug)]
 pub struct Packed {
     pub(crate) spans: Vec<Span>,
+    routing: Routing,
     positions_t: Tensor,
     num_tokens: usize,
     workspace: Rc<Workspace>,
@@ -68,6 +70,7 @@ pub struct Paged<'a> {
     pub(crate) context_lens: Vec<usize>,
     /// The lists above on the cache's device, made once for all layers; none on the host.
     pub(crate) on_device: Option<DeviceBatch>,
+    routing: Routing,
     positions_t: Tensor,
     num_tokens: usize,
     pub(crate) workspace: Rc<Workspace>,
@@ -103,7 +106,7 @@ impl<'a> Context<'a> {
         let positions_t = Tensor::f_from_slice(&positions)?.f_to_device(device)?;
         let spans = spans(segments, kind, device)?;
         let (num_tokens, workspace) = (positions.len(), Rc::default());
-        Ok(Self::Packed(Packed { spans, positions_t, num_tokens, workspace }))
+        Ok(Self::Packed(Packed { spans, routing: Routing::default(), positions_t, num_tokens, workspace }))
     }
 
     /// A paged batch: the tokens of sequence i are its last `q_lens[i]` of `context_lens[i]`, kept in `block_tables[i]`.
@@ -155,6 +158,7 @@ impl<'a> Context<'a> {
             q_lens,
             context_lens,
             on_device,
+            routing: Routing::default(),
             positions_t,
             num_tokens,
             workspace,
@@ -175,10 +179,46 @@ impl<'a> Context<'a> {
             q_lens: vec![1; num_rows],
             context_lens: vec![1; num_rows],
             on_device: Some(on_device),
+            routing: Routing::default(),
             positions_t,
             num_tokens: num_rows,
             workspace,
         })
+    }
+
+    /// From now on what the routers choose is kept for [`Self::take_routes`].
+    #[must_use]
+    pub fn recording_routes(mut self) -> Self {
+        self.routing().kept = Some(Vec::new());
+        self
+    }
+
+    /// Every token goes to the experts of `routes`, which are on the device of the model, except those that nobody recorded.
+    ///
+    /// # Errors
+    /// The routes are of another number of tokens.
+    pub fn replaying_routes(mut self, routes: Routes) -> Result<Self> {
+        let (expected, got) = (self.num_tokens(), routes.num_tokens());
+        if expected != got {
+            return Err(Error::Context { what: "tokens with experts to replay", expected, got });
+        }
+        self.routing().given = Some(routes);
+        Ok(self)
+    }
+
+    /// The experts of every token in the pass behind, if they were to be recorded and the model has experts.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn take_routes(&mut self) -> Result<Option<Routes>> {
+        self.routing().take()
+    }
+
+    pub(crate) fn routing(&mut self) -> &mut Routing {
+        match self {
+            Self::Packed(packed) => &mut packed.routing,
+            Self::Paged(paged) => &mut paged.routing,
+        }
     }
 
     /// Where operations put their results.

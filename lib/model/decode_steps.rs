@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
+use slime_config::QkNormScope;
 use slime_cuda::{Event, Graph, Pinned};
 use slime_kernel::decode_inputs::{self, Inputs, Tokens};
 use slime_kernel::paged_attention::{Items, partials};
@@ -82,13 +83,20 @@ impl std::fmt::Debug for DecodeSteps {
 }
 
 impl DecodeSteps {
-    /// Whether every operation of a step of this model can leave its results in fixed memory.
+    /// Whether every operation of a step of this model can leave its results in fixed memory: experts, norms behind attention and
+    /// MLP and rotations other than of whole heads in halves cannot.
     pub fn is_supported(model: &Model) -> bool {
         let (config, params) = (model.config(), model.params());
         let (kind, device) = (params.kind(), params.device());
         let [hidden, intermediate, dim] =
             [config.hidden_size, config.intermediate_size, config.head_dim].map(|width| width as i64);
-        slime_kernel::add_norm::is_supported(kind, hidden, device)
+        let is_plain = config.moe.is_none()
+            && !config.has_post_norms
+            && !config.is_rope_interleaved
+            && config.rotary_dim == config.head_dim
+            && config.qk_norm != Some(QkNormScope::AllHeads);
+        is_plain
+            && slime_kernel::add_norm::is_supported(kind, hidden, device)
             && slime_kernel::silu_mul::is_supported(kind, intermediate, device)
             && slime_kernel::qk_norm_rope::is_supported(kind, dim, device)
             && slime_kernel::paged_attention::is_supported(kind, dim, device)

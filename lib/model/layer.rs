@@ -1,13 +1,13 @@
-//! One decoder layer, composed once for every dense family.
+//! One decoder layer, composed once for every family.
 
 use slime_config::HfConfig;
 use tch::Tensor;
 
-use crate::ops::add_norm::add_norm;
+use crate::mlp::Mlp;
+use crate::ops::add_norm::{add_norm, rms_norm};
 use crate::ops::attention::attention;
 use crate::ops::linear::Linear;
 use crate::ops::qk_norm_rope::{Heads, QkNorm};
-use crate::ops::silu_mul::silu_mul;
 use crate::{Context, ParamStore, Result};
 
 /// The parameters of one layer; tensors share memory with the [`ParamStore`].
@@ -20,9 +20,12 @@ pub struct Layer {
     qkv: Linear,
     qk_norm: Option<QkNorm>,
     o_proj: Linear,
+    /// Of what attention gives, before it is added (GLM-4).
+    post_attn_norm: Option<Tensor>,
     post_norm: Tensor,
-    gate_up: Linear,
-    down: Linear,
+    mlp: Mlp,
+    /// Of what the MLP gives (GLM-4).
+    post_mlp_norm: Option<Tensor>,
 }
 
 impl Layer {
@@ -31,28 +34,36 @@ impl Layer {
     /// # Errors
     /// A storage is missing.
     pub fn new(params: &ParamStore, config: &HfConfig, at: usize) -> Result<Self> {
-        let name = |suffix: &str| format!("layers.{at}.{suffix}");
+        Self::below(&format!("layers.{at}"), params, config, at)
+    }
+
+    /// The layer whose storages are called `<prefix>.*`.
+    pub(crate) fn below(prefix: &str, params: &ParamStore, config: &HfConfig, at: usize) -> Result<Self> {
+        let name = |suffix: &str| format!("{prefix}.{suffix}");
         let get = |suffix: &str| params.get(&name(suffix));
         let eps = config.rms_norm_eps;
-        let qk_norm = match (params.find(&name("q_norm")), params.find(&name("k_norm"))) {
-            (Some(q_k), Some(k_k)) => Some(QkNorm { q_k, k_k, eps }),
-            _ => None,
+        let qk_norm = match config.qk_norm {
+            Some(scope) => Some(QkNorm { q_k: get("q_norm")?, k_k: get("k_norm")?, scope, eps }),
+            None => None,
         };
+        let is_interleaved = config.is_rope_interleaved;
         Ok(Self {
             at,
             heads: Heads {
                 num_q: config.num_attention_heads as i64,
                 num_kv: config.num_key_value_heads as i64,
                 head_dim: config.head_dim as i64,
+                is_interleaved,
             },
             eps,
             input_norm: get("input_norm")?,
             qkv: Linear::new(get("qkv")?, params.find(&name("qkv_bias"))),
             qk_norm,
             o_proj: Linear::new(get("o_proj")?, None),
+            post_attn_norm: params.find(&name("post_attn_norm")),
             post_norm: get("post_norm")?,
-            gate_up: Linear::new(get("gate_up")?, None),
-            down: Linear::new(get("down")?, None),
+            mlp: Mlp::new(prefix, params, config, at)?,
+            post_mlp_norm: params.find(&name("post_mlp_norm")),
         })
     }
 
@@ -73,14 +84,21 @@ impl Layer {
         let qkv = self.qkv.forward(&workspace, &h_td)?;
         let attended = attention(context, self.at, qkv, (self.heads, self.qk_norm.as_ref()), cos_sin)?;
         let delta_td = self.o_proj.forward(&workspace, &attended)?;
+        let delta_td = self.normed(delta_td, self.post_attn_norm.as_ref())?;
         let (x_td, h_td) = add_norm(&workspace, x_td, Some(&delta_td), &self.post_norm, self.eps)?;
-        let gate_up = self.gate_up.forward(&workspace, &h_td)?;
-        let delta_td = self.down.forward(&workspace, &silu_mul(&workspace, &gate_up)?)?;
-        Ok((x_td, delta_td))
+        let delta_td = self.mlp.forward(context, &h_td)?;
+        Ok((x_td, self.normed(delta_td, self.post_mlp_norm.as_ref())?))
+    }
+
+    fn normed(&self, delta_td: Tensor, weight_d: Option<&Tensor>) -> Result<Tensor> {
+        match weight_d {
+            Some(weight_d) => rms_norm(&delta_td, weight_d, self.eps),
+            None => Ok(delta_td),
+        }
     }
 
     /// The products of the layer, to be packed or unpacked.
-    pub(crate) fn linears_mut(&mut self) -> [&mut Linear; 4] {
-        [&mut self.qkv, &mut self.o_proj, &mut self.gate_up, &mut self.down]
+    pub(crate) fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        [&mut self.qkv, &mut self.o_proj].into_iter().chain(self.mlp.linears_mut())
     }
 }

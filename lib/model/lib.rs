@@ -1,4 +1,4 @@
-//! The op vocabulary, the composition of layers and the parameters of a dense decoder.
+//! The op vocabulary, the composition of layers and the parameters of a decoder.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod context;
@@ -7,10 +7,13 @@ mod device_batch;
 mod error;
 mod kv_cache;
 mod layer;
+mod mlp;
 mod model;
+mod mtp;
 pub mod ops;
 mod param_store;
 mod rope;
+mod routing;
 mod step_lists;
 mod workspace;
 
@@ -23,4 +26,5 @@ pub use model::Model;
 pub use ops::head_log_probs::{KeptIds, Penalties, Seen, Shaping};
 pub use param_store::ParamStore;
 pub use rope::Rope;
+pub use routing::Routes;
 pub use workspace::Workspace;

@@ -1,4 +1,4 @@
-//! A dense decoder: embedding, layers, final norm and output head. Suffixes: t tokens, d hidden size, r rows, v vocabulary.
+//! A decoder: embedding, layers, final norm and output head. Suffixes: t tokens, d hidden size, r rows, v vocabulary.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use slime_config::HfConfig;
 use slime_weights::WeightDir;
 use tch::{Device, Kind, Tensor};
 
+use crate::mtp::Mtp;
 use crate::ops::add_norm::add_norm;
 use crate::ops::head_log_probs::{Fused, Rows, Shaping, Slopes, kl};
 use crate::ops::linear::Linear;
@@ -22,6 +23,7 @@ pub struct Model {
     final_norm_d: Tensor,
     head: Linear,
     value_head: Option<Linear>,
+    mtp: Option<Mtp>,
     rope: Rope,
 }
 
@@ -52,6 +54,17 @@ impl Model {
         Self::new(config, params)
     }
 
+    /// The same with the layer that predicts the token after the next one.
+    ///
+    /// # Errors
+    /// As [`Self::load`], and a model of which it is not known how to compute such a layer.
+    pub fn load_with_mtp(dir: impl AsRef<Path>, kind: Kind, device: Device) -> Result<Self> {
+        let (config, weights) = (HfConfig::load(&dir)?, WeightDir::open(&dir)?);
+        let mut params = ParamStore::load(&weights, &config, kind, device)?;
+        params.add_mtp(&weights, &config)?;
+        Self::new(config, params)
+    }
+
     /// A model over parameters that were already read.
     ///
     /// # Errors
@@ -66,7 +79,8 @@ impl Model {
         let rope = Rope::new(&config, params.kind(), params.device())?;
         let (head, final_norm_d) = (Linear::new(head_vd, None), params.get("final_norm")?);
         let value_head = params.find("score").map(|weight| Linear::new(weight, params.find("score_bias")));
-        Ok(Self { config, params, embed_vd, layers, final_norm_d, head, value_head, rope })
+        let mtp = Mtp::new(&params, &config)?;
+        Ok(Self { config, params, embed_vd, layers, final_norm_d, head, value_head, mtp, rope })
     }
 
     /// The architecture.
@@ -104,28 +118,108 @@ impl Model {
     /// # Errors
     /// The context describes another number of tokens, a token is outside the vocabulary, or libtorch has no room.
     pub fn forward(&self, context: &mut Context<'_>, tokens_t: &Tensor) -> Result<Tensor> {
+        Ok(self.run(context, tokens_t, |_, _| Ok(()))?.1)
+    }
+
+    /// The residual `[t, d]` behind the last layer, and what [`Self::forward`] gives.
+    ///
+    /// # Errors
+    /// As [`Self::forward`].
+    pub fn forward_with_residual(
+        &self,
+        context: &mut Context<'_>,
+        tokens_t: &Tensor,
+    ) -> Result<(Tensor, Tensor)> {
+        self.run(context, tokens_t, |_, _| Ok(()))
+    }
+
+    /// Whether the model predicts the token after the next one.
+    pub fn has_mtp(&self) -> bool {
+        self.mtp.is_some()
+    }
+
+    /// Log-probs `[r]` of the tokens `targets_r` (i64) after the next ones. `residual_td` is that behind the last layer for
+    /// the tokens of `context`, `next_t` (i64) the token after each of them, `rows_r` (i64) the tokens that predict.
+    /// Gradients reach the layer for further tokens alone: residual, embedding and head are taken as they are.
+    ///
+    /// # Errors
+    /// The model has no such layer, or the shapes do not fit.
+    pub fn mtp_log_probs(
+        &self,
+        context: &mut Context<'_>,
+        residual_td: &Tensor,
+        next_t: &Tensor,
+        (rows_r, targets_r): (&Tensor, &Tensor),
+    ) -> Result<Tensor> {
+        let missing = || Error::MissingStorage { name: "mtp.input_proj".to_owned() };
+        let mtp = self.mtp.as_ref().ok_or_else(missing)?;
+        let cos_sin = self.rope.cos_sin(context.positions())?;
+        let next_td = embed::reference(&self.embed_vd.f_detach()?, next_t)?;
+        let hidden_td = mtp.forward(context, &residual_td.f_detach()?, &next_td, &cos_sin)?;
+        let hidden_rd = hidden_td.f_index_select(0, rows_r)?;
+        let head_vd = self.head.weight().f_detach()?;
+        Ok(head_log_probs::train(&hidden_rd, &head_vd, targets_r, &Shaping::at(1.0))?.0)
+    }
+
+    /// The residual `[t, d]` before every layer, then the hidden states after the final norm: what a comparison with
+    /// another implementation looks at.
+    ///
+    /// # Errors
+    /// As [`Self::forward`].
+    pub fn hidden_states(&self, context: &mut Context<'_>, tokens_t: &Tensor) -> Result<Vec<Tensor>> {
+        let mut states = Vec::with_capacity(self.layers.len() + 1);
+        let (_, last) = self.run(context, tokens_t, |x_td, delta_td| {
+            // A copy: a layer may add into the memory of its residual.
+            states.push(match delta_td {
+                Some(delta_td) => x_td.f_add(delta_td)?,
+                None => x_td.f_mul_scalar(1.0)?,
+            });
+            Ok(())
+        })?;
+        states.push(last);
+        Ok(states)
+    }
+
+    /// The residual behind the last layer and its norm; `look` sees residual and delta before every layer.
+    fn run(
+        &self,
+        context: &mut Context<'_>,
+        tokens_t: &Tensor,
+        look: impl FnMut(&Tensor, Option<&Tensor>) -> Result<()>,
+    ) -> Result<(Tensor, Tensor)> {
         let (expected, got) = (context.num_tokens(), tokens_t.numel());
         if expected != got {
             return Err(Error::Context { what: "tokens of a forward pass", expected, got });
         }
         let cos_sin = self.rope.cos_sin(context.positions())?;
-        self.forward_layers(context, embed::reference(&self.embed_vd, tokens_t)?, &cos_sin)
+        self.layers(context, embed::reference(&self.embed_vd, tokens_t)?, &cos_sin, look)
     }
 
-    /// The same from rows `[t, d]` of the embedding and their angles, as `Rope::cos_sin` makes them.
+    /// What [`Self::forward`] gives, from rows `[t, d]` of the embedding and their angles, as `Rope::cos_sin` makes them.
     pub(crate) fn forward_layers(
+        &self,
+        context: &mut Context<'_>,
+        x_td: Tensor,
+        cos_sin: &(Tensor, Tensor),
+    ) -> Result<Tensor> {
+        Ok(self.layers(context, x_td, cos_sin, |_, _| Ok(()))?.1)
+    }
+
+    fn layers(
         &self,
         context: &mut Context<'_>,
         mut x_td: Tensor,
         cos_sin: &(Tensor, Tensor),
-    ) -> Result<Tensor> {
+        mut look: impl FnMut(&Tensor, Option<&Tensor>) -> Result<()>,
+    ) -> Result<(Tensor, Tensor)> {
         let mut delta_td = None;
         for layer in &self.layers {
+            look(&x_td, delta_td.as_ref())?;
             let (x, delta) = layer.forward(context, x_td, delta_td.as_ref(), cos_sin)?;
             (x_td, delta_td) = (x, Some(delta));
         }
         let (eps, workspace) = (self.config.rms_norm_eps, context.workspace());
-        Ok(add_norm(&workspace, x_td, delta_td.as_ref(), &self.final_norm_d, eps)?.1)
+        add_norm(&workspace, x_td, delta_td.as_ref(), &self.final_norm_d, eps)
     }
 
     /// Bytes that a layer leaves in a workspace for `num_rows` tokens.

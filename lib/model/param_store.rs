@@ -75,6 +75,26 @@ impl ParamStore {
         Ok(())
     }
 
+    /// Adds the layer that predicts the token after the next one.
+    ///
+    /// # Errors
+    /// It is not known how to compute such a layer of this model, a tensor is absent or has another shape, or there is no
+    /// room.
+    pub fn add_mtp(&mut self, weights: &WeightDir, config: &HfConfig) -> Result<()> {
+        let specs = slime_weights::mtp(config).ok_or_else(|| Error::Argument {
+            what: "layer that predicts further tokens",
+            expected: "a mimo model with num_nextn_predict_layers = 1".to_owned(),
+            got: format!("{} with {}", config.model_type, config.num_mtp_layers),
+        })?;
+        for spec in specs {
+            let tensor = read_storage(&spec, weights, self.kind)?.f_to_device(self.device)?;
+            self.by_name.insert(spec.name.clone(), self.specs.len());
+            self.specs.push(spec);
+            self.tensors.push(tensor);
+        }
+        Ok(())
+    }
+
     fn drawn(&self, spec: &StorageSpec, seed: u64) -> Result<Tensor> {
         let shape: Vec<i64> = spec.shape.iter().map(|n| *n as i64).collect();
         if spec.shape.len() == 1 {
@@ -85,7 +105,7 @@ impl ParamStore {
         Ok(Tensor::f_from_slice(&values)?.f_view(shape.as_slice())?.f_to_kind(self.kind)?)
     }
 
-    /// The element type of all parameters.
+    /// The element type of all parameters but those that are kept in f32.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -113,14 +133,19 @@ impl ParamStore {
         self.specs.iter().zip(&self.tensors)
     }
 
+    /// Every storage that is trained.
+    pub fn trained(&self) -> impl Iterator<Item = (&StorageSpec, &Tensor)> {
+        self.iter().filter(|(spec, _)| !spec.is_frozen)
+    }
+
     /// Number of parameters.
     pub fn num_parameters(&self) -> usize {
         self.specs.iter().map(StorageSpec::num_elements).sum()
     }
 
-    /// Turns the recording of gradients on or off for every parameter.
+    /// Turns the recording of gradients on or off for every parameter that is trained.
     pub fn set_requires_grad(&self, requires_grad: bool) {
-        for tensor in &self.tensors {
+        for (_, tensor) in self.trained() {
             let _ = tensor.set_requires_grad(requires_grad);
         }
     }
@@ -207,6 +232,7 @@ fn hf_views(spec: &StorageSpec, tensor: &Tensor) -> Vec<Result<(String, Tensor)>
 }
 
 fn read_storage(spec: &StorageSpec, weights: &WeightDir, kind: Kind) -> Result<Tensor> {
+    let kind = if spec.is_f32 && kind != Kind::Double { Kind::Float } else { kind };
     let (dtype, read_kind) = match kind {
         // f64 serves tests of layouts and gradients: the values are those of f32.
         Kind::Float | Kind::Double => (Dtype::F32, Kind::Float),

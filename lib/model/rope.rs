@@ -1,6 +1,6 @@
 //! Rotary position frequencies, including the scalings of `transformers`.
 //!
-//! Shape suffixes: t tokens, r half of `head_dim`.
+//! Shape suffixes: t tokens, r half of the rotated dimensions of a head.
 
 use slime_config::{HfConfig, RopeScaling};
 use tch::{Device, Kind, Tensor};
@@ -39,9 +39,9 @@ impl Rope {
     }
 }
 
-/// `theta^(-2i / head_dim)`, divided or interpolated as the configuration says.
+/// `theta^(-2i / rotary_dim)`, divided or interpolated as the configuration says.
 fn inv_freq(config: &HfConfig) -> Vec<f64> {
-    let dim = config.head_dim;
+    let dim = config.rotary_dim;
     (0..dim / 2)
         .map(|i| config.rope_theta.powf(-((2 * i) as f64) / dim as f64))
         .map(|freq| match config.rope_scaling {

@@ -3,14 +3,14 @@
 use crate::{Error, Provenance, Result, Sample};
 use arrow_array::builder::{Float32Builder, ListBuilder, PrimitiveBuilder};
 use arrow_array::types::ArrowPrimitiveType;
-use arrow_array::types::{UInt8Type, UInt32Type};
+use arrow_array::types::{UInt8Type, UInt16Type, UInt32Type};
 use arrow_array::{ArrayRef, Float32Array, ListArray, StringArray, StructArray, UInt32Array, UInt64Array};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
 use std::sync::Arc;
 
 /// The names of the sample columns, in file order.
-pub const SAMPLE_FIELDS: [&str; 23] = [
+pub const SAMPLE_FIELDS: [&str; 24] = [
     "step",
     "group",
     "index",
@@ -30,6 +30,7 @@ pub const SAMPLE_FIELDS: [&str; 23] = [
     "rollout_log_probs",
     "kept_token_ids",
     "kept_lens",
+    "routed_experts",
     "weight_versions",
     "label",
     "metadata",
@@ -59,6 +60,7 @@ pub(crate) fn sample_fields() -> Vec<Field> {
                 "step" | "episode" => DataType::UInt64,
                 "group" | "index" | "attempt" | "part" | "prompt_len" => DataType::UInt32,
                 "tokens" | "kept_token_ids" | "kept_lens" => list(DataType::UInt32),
+                "routed_experts" => list(DataType::UInt16),
                 "loss_mask" => list(DataType::UInt8),
                 "rollout_log_probs" => list(DataType::Float32),
                 "weight_versions" => list(DataType::Struct(version_run_fields())),
@@ -87,6 +89,7 @@ pub(crate) fn sample_bytes(sample: &Sample) -> usize {
     let lists = sample.tokens.len() * 4
         + sample.loss_mask.len()
         + (sample.rollout_log_probs.len() + sample.kept_token_ids.len() + sample.kept_lens.len()) * 4
+        + sample.routed_experts.len() * 2
         + sample.weight_versions.len() * 12;
     strings + lists + 128
 }
@@ -147,6 +150,11 @@ pub(crate) fn sample_columns(samples: &[&Sample]) -> Result<Vec<ArrayRef>> {
         f32_lists("rollout_log_probs", samples.iter().map(|s| s.rollout_log_probs.as_slice()))?,
         ids("kept_token_ids", |s| &s.kept_token_ids)?,
         ids("kept_lens", |s| &s.kept_lens)?,
+        lists::<UInt16Type>(
+            "routed_experts",
+            DataType::UInt16,
+            samples.iter().map(|s| s.routed_experts.as_slice()),
+        )?,
         version_runs(samples)?,
         options("label", |s| s.label.as_deref())?,
         options("metadata", |s| s.metadata.as_deref())?,

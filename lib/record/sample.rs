@@ -131,6 +131,11 @@ pub struct Sample {
     /// For each response token how many of `kept_token_ids` are its own, 0 where all ids were left; or empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept_lens: Vec<u32>,
+    /// The experts that the routers chose for each token but the last while the sample was generated, `[tokens - 1, layers
+    /// with experts, experts of a token]` row-major; 65535 in rows that nobody recorded. Empty where nobody wants to train
+    /// on the same.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub routed_experts: Vec<u16>,
     /// The policy versions of the response tokens, run-length coded.
     pub weight_versions: Vec<VersionRun>,
     /// The reference answer.
@@ -165,6 +170,7 @@ impl Default for Sample {
             rollout_log_probs: Vec::new(),
             kept_token_ids: Vec::new(),
             kept_lens: Vec::new(),
+            routed_experts: Vec::new(),
             weight_versions: Vec::new(),
             label: None,
             metadata: None,
@@ -244,6 +250,12 @@ impl Sample {
                 self.kept_token_ids.len(),
             );
         }
+        let routed = self.routed_experts.len();
+        if routed != 0 && tokens.checked_sub(1).is_none_or(|rows| rows == 0 || !routed.is_multiple_of(rows)) {
+            let expected =
+                format!("the same number for each of {} tokens, or none", tokens.saturating_sub(1));
+            return wrong("routed_experts", expected, routed);
+        }
         let covered: u64 = self.weight_versions.iter().map(|run| u64::from(run.len)).sum();
         if covered != response_len as u64 && !self.weight_versions.is_empty() {
             return wrong("weight_versions", format!("{response_len} tokens or none"), covered as usize);
@@ -311,6 +323,12 @@ mod tests {
         );
         let bad = Sample { kept_lens: vec![0], ..sample() };
         assert!(bad.validate().unwrap_err().to_string().contains("kept_lens: expected 3 values or none"));
+        let routed = |len| Sample { routed_experts: vec![0; len], ..sample() };
+        routed(8).validate().unwrap();
+        assert_eq!(
+            routed(9).validate().unwrap_err().to_string(),
+            "sample 0/0/0.0.0: routed_experts: expected the same number for each of 4 tokens, or none, got 9"
+        );
         let bad = Sample { weight_versions: vec![VersionRun { version: 0, len: 1 }], ..sample() };
         assert!(bad.validate().unwrap_err().to_string().contains("weight_versions"));
     }

@@ -78,10 +78,16 @@ fn golden_segments_are_still_read() {
     let segment = decode_segment(golden.to_vec()).unwrap();
     assert_eq!(segment.samples().unwrap(), golden_samples());
     assert_eq!(segment.provenance(), &provenance());
+    // Before routed experts had a column.
+    let before =
+        decode_segment(include_bytes!("golden/segment_without_routed_experts.arrow").to_vec()).unwrap();
+    let without = |sample| Sample { routed_experts: Vec::new(), ..sample };
+    let samples: Vec<Sample> = golden_samples().into_iter().map(without).collect();
+    assert_eq!(before.samples().unwrap(), samples);
     // Before kept ids had columns.
     let before = decode_segment(include_bytes!("golden/segment_without_kept_ids.arrow").to_vec()).unwrap();
     let without = |sample| Sample { kept_token_ids: Vec::new(), kept_lens: Vec::new(), ..sample };
-    let samples: Vec<Sample> = golden_samples().into_iter().map(without).collect();
+    let samples: Vec<Sample> = samples.into_iter().map(without).collect();
     assert_eq!(before.samples().unwrap(), samples);
     assert!(encode_segment(&golden_samples(), &provenance()).unwrap() == golden, "the written bytes changed");
 }
@@ -107,6 +113,7 @@ pub(crate) fn golden_samples() -> Vec<Sample> {
         rollout_log_probs: vec![-0.25, 0.0],
         kept_token_ids: vec![49151, 5],
         kept_lens: vec![2, 0],
+        routed_experts: vec![3, 127, 65535, 65535, 0, 1, 2, 9],
         weight_versions: vec![VersionRun { version: 11, len: 1 }, VersionRun { version: 12, len: 1 }],
         label: Some("5".to_owned()),
         metadata: Some(r#"{"difficulty":10}"#.to_owned()),

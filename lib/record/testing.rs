@@ -41,6 +41,7 @@ fn random_sample(random: &mut Random, index: u32) -> Sample {
     let (prompt_len, response_len) = (random.below(20) as usize, random.below(30) as usize);
     let kept_lens: Vec<u32> =
         (0..random.below(2) as usize * response_len).map(|_| random.below(4) as u32).collect();
+    let num_routed = random.below(3) as usize * (prompt_len + response_len).saturating_sub(1);
     let split = random.below(response_len as u64 + 1) as u32;
     let statuses = [Status::Pending, Status::Completed, Status::Truncated, Status::Aborted, Status::Failed];
     Sample {
@@ -63,6 +64,7 @@ fn random_sample(random: &mut Random, index: u32) -> Sample {
         rollout_log_probs: (0..response_len).map(|_| -(random.below(1 << 20) as f32) / 65536.0).collect(),
         kept_token_ids: (0..kept_lens.iter().sum()).map(|_| random.next() as u32).collect(),
         kept_lens,
+        routed_experts: (0..num_routed).map(|_| random.next() as u16).collect(),
         weight_versions: vec![
             VersionRun { version: random.next(), len: split },
             VersionRun { version: random.next(), len: response_len as u32 - split },

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result, Sample, SampleId, VersionRun};
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, UInt8Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float32Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, ArrowPrimitiveType, ListArray, PrimitiveArray, RecordBatch, StringArray};
 
 /// The columns of one batch.
@@ -27,6 +27,8 @@ pub(crate) struct SampleBatch {
     rollout_log_probs: Lists<Float32Type>,
     /// Files of earlier versions have neither.
     kept: Option<[Lists<UInt32Type>; 2]>,
+    /// Files of earlier versions have none.
+    routed_experts: Option<Lists<UInt16Type>>,
     version_runs: ListArray,
     versions: PrimitiveArray<UInt64Type>,
     version_lens: PrimitiveArray<UInt32Type>,
@@ -130,6 +132,10 @@ impl SampleBatch {
             rollout_log_probs: Lists::new(batch, "rollout_log_probs")?,
             kept: match batch.column_by_name("kept_lens") {
                 Some(_) => Some([Lists::new(batch, "kept_token_ids")?, Lists::new(batch, "kept_lens")?]),
+                None => None,
+            },
+            routed_experts: match batch.column_by_name("routed_experts") {
+                Some(_) => Some(Lists::new(batch, "routed_experts")?),
                 None => None,
             },
             versions: numbers(&runs, "version")?,
@@ -246,6 +252,10 @@ impl<'a> SampleView<'a> {
             rollout_log_probs: self.rollout_log_probs().to_vec(),
             kept_token_ids,
             kept_lens,
+            routed_experts: batch
+                .routed_experts
+                .as_ref()
+                .map_or_else(Vec::new, |lists| lists.row(row).to_vec()),
             weight_versions: runs
                 .map(|i| VersionRun { version: batch.versions.value(i), len: batch.version_lens.value(i) })
                 .collect(),

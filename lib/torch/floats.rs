@@ -21,6 +21,10 @@ fn check(tensor: &Tensor) -> Result<()> {
 /// Another dtype, device or layout.
 pub fn floats_mut(tensor: &mut Tensor) -> Result<&mut [f32]> {
     check(tensor)?;
+    // An empty tensor may have no memory to point to.
+    if tensor.numel() == 0 {
+        return Ok(&mut []);
+    }
     // SAFETY: checked above; the storage holds `numel` elements and lives as long as the borrowed tensor.
     Ok(unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<f32>(), tensor.numel()) })
 }
@@ -31,6 +35,9 @@ pub fn floats_mut(tensor: &mut Tensor) -> Result<&mut [f32]> {
 /// Another dtype, device or layout.
 pub fn floats(tensor: &Tensor) -> Result<&[f32]> {
     check(tensor)?;
+    if tensor.numel() == 0 {
+        return Ok(&[]);
+    }
     // SAFETY: checked above; the storage holds `numel` elements and lives as long as the borrowed tensor.
     Ok(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<f32>(), tensor.numel()) })
 }
@@ -45,6 +52,9 @@ pub fn bytes_of(tensor: &Tensor) -> Result<&[u8]> {
         return Err(Error::Torch { operation: "view of bytes", message });
     }
     let len = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    if len == 0 {
+        return Ok(&[]);
+    }
     // SAFETY: checked above; the storage holds `len` bytes and lives as long as the borrowed tensor.
     Ok(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), len) })
 }

@@ -76,7 +76,7 @@ impl Trainer {
         else {
             return Err(Error::Role { role: "a critic with a value head" });
         };
-        let values_r = critic.model.values(&hidden_states(&critic.model, &prepared.batch)?)?;
+        let values_r = critic.model.values(&hidden_states(&critic.model, &prepared.batch, None)?)?;
         let loss = value_loss(&values_r, old_r, return_r, self.settings.critic.value_clip)?;
         tally.add(Stat::ValueLoss, &loss.loss_r, &prepared.known.coefficient_r)?;
         tally.add(Stat::ValueClipped, &loss.clipped_r, &prepared.known.coefficient_r)?;

@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
-use slime_config::{KlLossType, LossType, OldLogProbs};
+use slime_config::{KlLossType, LossType, OldLogProbs, RoutingReplay};
 use slime_model::Model;
 use slime_model::ops::as_trained;
 use slime_model::ops::head_log_probs::{self, Slopes};
 use tch::Tensor;
 
-use crate::log_probs::hidden_states;
+use crate::log_probs::{hidden_states, recorded_hidden_states};
 use crate::plan::Plan;
 use crate::prepared::Prepared;
 use crate::{Error, Result, Settings, Trainer};
@@ -20,7 +20,7 @@ impl Trainer {
         if self.needs_old_log_probs() {
             let began = Instant::now();
             for prepared in Self::batches(plans) {
-                let (_, log_prob_r, entropy_r) = self.frozen(self.policy(), prepared)?;
+                let (log_prob_r, entropy_r) = self.before_update(prepared)?;
                 (prepared.known.old_log_prob_r, prepared.known.old_entropy_r) =
                     (Some(log_prob_r), Some(entropy_r));
             }
@@ -31,7 +31,9 @@ impl Trainer {
             let algorithm = &self.settings.algorithm;
             let is_whole = algorithm.loss == LossType::Policy && algorithm.kl_loss_type == KlLossType::Full;
             for prepared in Self::batches(plans) {
-                let (hidden_rd, log_prob_r, _) = self.frozen(reference, prepared)?;
+                // Reference and teacher are other models: their routers choose by themselves.
+                let hidden_rd = without_grad(|| hidden_states(reference, &prepared.batch, None))?;
+                let (log_prob_r, _) = self.frozen(reference, prepared, &hidden_rd)?;
                 prepared.known.ref_log_prob_r = Some(log_prob_r);
                 prepared.ref_hidden_rd = is_whole.then_some(hidden_rd);
             }
@@ -40,7 +42,8 @@ impl Trainer {
         if let Some(teacher) = &self.teacher {
             let began = Instant::now();
             for prepared in Self::batches(plans) {
-                prepared.known.teacher_log_prob_r = Some(self.frozen(teacher, prepared)?.1);
+                let hidden_rd = without_grad(|| hidden_states(teacher, &prepared.batch, None))?;
+                prepared.known.teacher_log_prob_r = Some(self.frozen(teacher, prepared, &hidden_rd)?.0);
             }
             self.report.teacher_log_probs = self.observation.phase("teacher_log_probs", began);
         }
@@ -53,7 +56,7 @@ impl Trainer {
             let began = Instant::now();
             for prepared in Self::batches(plans) {
                 prepared.known.old_value_r = Some(without_grad(|| {
-                    let hidden_rd = hidden_states(&critic.model, &prepared.batch)?;
+                    let hidden_rd = hidden_states(&critic.model, &prepared.batch, None)?;
                     Ok::<_, Error>(critic.model.values(&hidden_rd)?)
                 })?);
             }
@@ -70,28 +73,46 @@ impl Trainer {
         let is_policy = algorithm.loss == LossType::Policy;
         let is_recomputed = algorithm.old_log_probs == OldLogProbs::Recomputed;
         is_policy
-            && (is_recomputed && *num_steps_per_rollout > 1 || estimates || algorithm.correction.normalize)
+            && ((is_recomputed || self.records_routes()) && *num_steps_per_rollout > 1
+                || estimates
+                || algorithm.correction.normalize)
     }
 
-    /// Hidden states, log-probs and entropy of a model without gradient, to the bit those of a training step.
-    fn frozen(&self, model: &Model, prepared: &Prepared) -> Result<(Tensor, Tensor, Tensor)> {
+    /// Whether the policy's pass before its first update says where tokens go from then on.
+    fn records_routes(&self) -> bool {
+        self.settings.algorithm.routing_replay == RoutingReplay::Recomputed
+    }
+
+    /// Log-probs and entropy of the policy before its first update; where its routers are replayed, they are recorded here.
+    fn before_update(&self, prepared: &mut Prepared) -> Result<(Tensor, Tensor)> {
+        let policy = self.policy();
+        let hidden_rd = if self.records_routes() {
+            let (hidden_rd, routes) = without_grad(|| recorded_hidden_states(policy, &prepared.batch))?;
+            prepared.routes = routes;
+            hidden_rd
+        } else {
+            without_grad(|| hidden_states(policy, &prepared.batch, prepared.routes.as_ref()))?
+        };
+        self.frozen(policy, prepared, &hidden_rd)
+    }
+
+    /// Log-probs and entropy of a model's hidden states without gradient, to the bit those of a training step.
+    fn frozen(&self, model: &Model, prepared: &Prepared, hidden_rd: &Tensor) -> Result<(Tensor, Tensor)> {
         without_grad(|| {
-            let hidden_rd = hidden_states(model, &prepared.batch)?;
             let targets_r = prepared.targets(hidden_rd.device())?;
             let shaping = prepared.shaping(self.settings.temperature);
-            let (log_prob_r, entropy_r) = if self.settings.is_by_row() {
+            Ok(if self.settings.is_by_row() {
                 // No loss: the rows' log-probs alone, by the products of a step.
                 let mut nothing = |rows: head_log_probs::Rows<'_>| {
                     let log_probs_r = rows.log_probs_r.f_zeros_like()?;
                     let loss = log_probs_r.f_sum(log_probs_r.kind())?;
                     Ok::<_, Error>(Slopes { loss, log_probs_r, entropy_r: None })
                 };
-                let fused = model.head_loss(&hidden_rd, &targets_r, &shaping, &mut nothing)?;
+                let fused = model.head_loss(hidden_rd, &targets_r, &shaping, &mut nothing)?;
                 (fused.log_probs_r, fused.entropy_r)
             } else {
-                model.head_log_probs(&hidden_rd, &targets_r, &shaping)?
-            };
-            Ok((hidden_rd, log_prob_r, entropy_r))
+                model.head_log_probs(hidden_rd, &targets_r, &shaping)?
+            })
         })
     }
 }

@@ -12,6 +12,7 @@ mod golden;
 pub mod log_probs;
 pub mod loss;
 mod metrics;
+mod mtp;
 mod objective;
 mod observation;
 pub mod optimizer;

@@ -1,22 +1,56 @@
 //! A forward pass over a micro-batch: hidden states of its rows, log-probs and entropy of their targets.
 
-use slime_model::{Context, Model, Shaping};
-use tch::Tensor;
+use slime_model::{Context, Model, Routes, Shaping};
+use tch::{Device, Tensor};
 
 use crate::Result;
 use crate::packing::MicroBatch;
 
 /// The hidden states `[r, d]` after the final norm that predict the rows of `batch`; under autograd unless the caller
-/// switched it off.
+/// switched it off. Tokens go to the experts of `routes`, where there are any.
 ///
 /// # Errors
-/// A token outside the vocabulary, or no room.
-pub fn hidden_states(model: &Model, batch: &MicroBatch) -> Result<Tensor> {
-    let (kind, device) = (model.params().kind(), model.params().device());
-    let mut context = Context::packed(&batch.segments, kind, device)?;
+/// A token outside the vocabulary, routes of another shape, or no room.
+pub fn hidden_states(model: &Model, batch: &MicroBatch, routes: Option<&Routes>) -> Result<Tensor> {
+    Ok(hidden_states_with_residual(model, batch, routes)?.0)
+}
+
+/// The same, and the residual `[t, d]` behind the last layer of every fed token.
+///
+/// # Errors
+/// As [`hidden_states`].
+pub(crate) fn hidden_states_with_residual(
+    model: &Model,
+    batch: &MicroBatch,
+    routes: Option<&Routes>,
+) -> Result<(Tensor, Tensor)> {
+    let mut context = context(model, batch)?;
+    if let Some(routes) = routes {
+        context = context.replaying_routes(routes.to_device(model.params().device())?)?;
+    }
+    run(model, batch, &mut context)
+}
+
+/// The same with routers that choose freely, and what they chose, on the host; `None` of a model without experts.
+///
+/// # Errors
+/// As [`hidden_states`].
+pub fn recorded_hidden_states(model: &Model, batch: &MicroBatch) -> Result<(Tensor, Option<Routes>)> {
+    let mut context = context(model, batch)?.recording_routes();
+    let (hidden_rd, _) = run(model, batch, &mut context)?;
+    let routes = context.take_routes()?.map(|routes| routes.to_device(Device::Cpu)).transpose()?;
+    Ok((hidden_rd, routes))
+}
+
+fn context(model: &Model, batch: &MicroBatch) -> Result<Context<'static>> {
+    Ok(Context::packed(&batch.segments, model.params().kind(), model.params().device())?)
+}
+
+fn run(model: &Model, batch: &MicroBatch, context: &mut Context<'_>) -> Result<(Tensor, Tensor)> {
+    let device = model.params().device();
     let tensor = |values: &[i64]| Tensor::f_from_slice(values)?.f_to_device(device);
-    let hidden_td = model.forward(&mut context, &tensor(&batch.tokens)?)?;
-    Ok(hidden_td.f_index_select(0, &tensor(&batch.rows)?)?)
+    let (residual_td, hidden_td) = model.forward_with_residual(context, &tensor(&batch.tokens)?)?;
+    Ok((hidden_td.f_index_select(0, &tensor(&batch.rows)?)?, residual_td))
 }
 
 /// `(log_probs_r, entropy_r)` of the targets of `batch`, in f32 (f64 for f64 models), at the sampling `temperature`.
@@ -25,6 +59,6 @@ pub fn hidden_states(model: &Model, batch: &MicroBatch) -> Result<Tensor> {
 /// As [`hidden_states`].
 pub fn log_probs(model: &Model, batch: &MicroBatch, temperature: f64) -> Result<(Tensor, Tensor)> {
     let targets_r = Tensor::f_from_slice(&batch.targets)?.f_to_device(model.params().device())?;
-    let hidden_rd = hidden_states(model, batch)?;
+    let hidden_rd = hidden_states(model, batch, None)?;
     Ok(model.head_log_probs(&hidden_rd, &targets_r, &Shaping::at(temperature))?)
 }

@@ -116,6 +116,7 @@ impl Trainer {
             (algorithm.has_pairs(), "train/rewards/chosen", Stat::ChosenRewards),
             (algorithm.has_pairs(), "train/rewards/rejected", Stat::RejectedRewards),
             (algorithm.has_pairs(), "train/rewards/accuracies", Stat::Accuracies),
+            (self.settings.mtp_loss_coef().is_some(), "train/mtp_loss", Stat::MtpLoss),
         ] {
             if is_told {
                 extra.insert(name, tally.sum(stat));

@@ -4,7 +4,7 @@ use slime_config::LossType;
 use slime_model::ops::head_log_probs::{self, Fused, Slopes};
 use tch::Tensor;
 
-use crate::log_probs::hidden_states;
+use crate::log_probs::hidden_states_with_residual;
 use crate::loss::Sequences;
 use crate::loss::preference::{PairLoss, bradley_terry_loss, dpo_loss};
 use crate::loss::sft::sft_loss;
@@ -50,10 +50,26 @@ impl Trainer {
         mean_weight: f64,
         tally: &mut Tally,
     ) -> Result<Objective> {
+        let (batch, routes) = (&prepared.batch, prepared.routes.as_ref());
+        let (hidden_rd, residual_td) = hidden_states_with_residual(self.policy(), batch, routes)?;
+        let objective = self.of_hidden_states(prepared, &hidden_rd, mean_weight, tally)?;
+        let Some((pass, num_targets)) = &prepared.mtp else { return Ok(objective) };
+        Ok(match self.mtp_loss(pass, *num_targets, &residual_td, tally)? {
+            Some(loss) => Objective { loss: objective.loss.f_add(&loss)?, ..objective },
+            None => objective,
+        })
+    }
+
+    fn of_hidden_states(
+        &self,
+        prepared: &Prepared,
+        hidden_rd: &Tensor,
+        mean_weight: f64,
+        tally: &mut Tally,
+    ) -> Result<Objective> {
         let model = self.policy();
-        let hidden_rd = hidden_states(model, &prepared.batch)?;
         if self.settings.algorithm.loss == LossType::RewardModel {
-            let score_r = model.values(&hidden_rd)?;
+            let score_r = model.values(hidden_rd)?;
             return Self::preference(
                 prepared,
                 |pairs| {
@@ -64,13 +80,13 @@ impl Trainer {
             );
         }
         if self.settings.is_by_row() {
-            return self.by_row(prepared, &hidden_rd, mean_weight, tally);
+            return self.by_row(prepared, hidden_rd, mean_weight, tally);
         }
         let shaping = prepared.shaping(self.settings.temperature);
         let targets_r = prepared.targets(hidden_rd.device())?;
-        let (log_prob_r, entropy_r) = model.head_log_probs(&hidden_rd, &targets_r, &shaping)?;
+        let (log_prob_r, entropy_r) = model.head_log_probs(hidden_rd, &targets_r, &shaping)?;
         let rows = Rows {
-            hidden_rd: Some(&hidden_rd),
+            hidden_rd: Some(hidden_rd),
             log_prob_r: &log_prob_r,
             entropy_r: &entropy_r,
             known: &prepared.known,

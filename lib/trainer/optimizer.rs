@@ -36,14 +36,16 @@ pub struct Optimizer {
 const BUFFERS: [&str; 3] = ["master", "exp_avg", "exp_avg_sq"];
 
 impl Optimizer {
-    /// Zero moments over `params` (f32 or bf16), whose gradients are switched on.
+    /// Zero moments over what is trained of `params` (f32 or bf16), whose gradients are switched on.
     ///
     /// # Errors
     /// Another dtype, or no room.
     pub fn new(params: &ParamStore) -> Result<Self> {
         params.set_requires_grad(true);
-        let states =
-            params.iter().map(|(spec, param)| State::new(&spec.name, param)).collect::<Result<Vec<_>>>()?;
+        let states = params
+            .trained()
+            .map(|(spec, param)| State::new(&spec.name, param))
+            .collect::<Result<Vec<_>>>()?;
         Ok(Self { states, step: 0 })
     }
 

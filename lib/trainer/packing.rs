@@ -20,13 +20,24 @@ pub struct Place {
     pub token: usize,
 }
 
+/// Where the tokens of a segment come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    /// Index into the samples that were packed.
+    pub sample: usize,
+    /// Index of the segment's first token among the sample's.
+    pub token: usize,
+}
+
 /// One forward pass. Row r of the output is a trained token: `places[r]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MicroBatch {
     /// The tokens that are fed, `[t]`.
     pub tokens: Vec<i64>,
     /// Who sees whom.
     pub segments: Vec<Segment>,
+    /// Whose tokens each segment feeds; of a shared prompt the first sample that shares it.
+    pub sources: Vec<Source>,
     /// For each trained token, the fed token whose hidden state predicts it, `[r]`.
     pub rows: Vec<i64>,
     /// The trained tokens, `[r]`.
@@ -170,12 +181,11 @@ fn check(sample: &Sample, rows: Rows) -> Result<()> {
 }
 
 fn micro_batch<'a>(samples: &[&Sample], units: impl Iterator<Item = &'a Unit>, rows: Rows) -> MicroBatch {
-    let mut batch =
-        MicroBatch { tokens: vec![], segments: vec![], rows: vec![], targets: vec![], places: vec![] };
+    let mut batch = MicroBatch::default();
     for unit in units {
-        let Some(prompt) = unit.samples.first().map(|first| samples[*first].prompt_tokens()) else {
-            continue;
-        };
+        let Some(&first) = unit.samples.first() else { continue };
+        let prompt = samples[first].prompt_tokens();
+        batch.sources.push(Source { sample: first, token: 0 });
         let prefix = (batch.tokens.len(), prompt.len());
         batch.segments.push(Segment::alone(prefix.0, prefix.1));
         batch.tokens.extend(prompt.iter().map(|token| i64::from(*token)));
@@ -193,6 +203,7 @@ impl MicroBatch {
         let num_fed = rows.num_fed(sample).unwrap_or(0);
         if num_fed > 0 {
             self.segments.push(Segment::after(prefix, start, num_fed));
+            self.sources.push(Source { sample: i, token: prefix.1 });
             self.tokens.extend(response[..num_fed].iter().map(|token| i64::from(*token)));
         }
         // The fed token before response token `token`.
@@ -265,6 +276,7 @@ mod tests {
         let batch = &batches[0][0];
         assert_eq!(batch.tokens, [1, 2, 3, 4]);
         assert_eq!(batch.segments, [Segment::alone(0, 2), Segment::after((0, 2), 2, 2)]);
+        assert_eq!(batch.sources, [Source { sample: 0, token: 0 }, Source { sample: 0, token: 2 }]);
         assert_eq!(batch.rows, [1, 2, 3, 1]);
         assert_eq!(batch.targets, [3, 4, 5, 6]);
         assert_eq!(batch.places[3], Place { sample: 1, token: 0 });

@@ -56,6 +56,9 @@ impl Trainer {
         sorted.sort_by_key(|scored| scored.id());
         let vocab_size = self.policy().config().vocab_size;
         sorted.iter().try_for_each(|scored| scored.check(vocab_size, self.settings.truncates))?;
+        if let Some(moe) = self.replayed() {
+            sorted.iter().try_for_each(|scored| scored.check_routes(moe))?;
+        }
         let relative = self.relative(&sorted)?;
         let size = scored.len() / steps;
         let logged = first_groups(&sorted, self.observation.num_logged_groups);

@@ -1,9 +1,12 @@
 //! A micro-batch with everything about its rows that does not change during the rollout.
 
-use slime_model::{KeptIds, Penalties, Seen, Shaping};
+use slime_config::Moe;
+use slime_model::{KeptIds, Penalties, Routes, Seen, Shaping};
+use slime_record::Sample;
 use tch::{Device, Kind, Tensor};
 
 use crate::loss::Sequences;
+use crate::mtp::{MtpBatch, num_targets};
 use crate::packing::MicroBatch;
 use crate::plan::Coefficients;
 use crate::{Result, Scored, Trainer};
@@ -19,6 +22,10 @@ pub(crate) struct Prepared {
     pub ref_hidden_rd: Option<Tensor>,
     /// Whether log-probs of one of its samples are kept.
     pub is_logged: bool,
+    /// Where the policy's tokens go, `None` where its routers choose.
+    pub routes: Option<Routes>,
+    /// The pass of the layer for further tokens, where that is trained, and its predictions in the global batch.
+    pub mtp: Option<(MtpBatch, usize)>,
     kept: Option<KeptIds>,
     penalties: Option<Penalties>,
 }
@@ -127,7 +134,25 @@ impl Trainer {
             None
         };
         let (kept, penalties) = (kept_ids(&batch, scored)?, self.penalties(&batch, scored)?);
-        Ok(Prepared { batch, sequences, known, pairs, ref_hidden_rd: None, is_logged, kept, penalties })
+        let routes = self.replayed().map(|moe| routes(&batch, scored, moe)).transpose()?;
+        let mtp = self.settings.mtp_loss_coef().map(|_| {
+            let samples: Vec<&Sample> = scored.iter().map(|scored| &scored.sample).collect();
+            let num_targets = samples.iter().map(|sample| num_targets(sample)).sum();
+            (MtpBatch::new(&batch, &samples), num_targets)
+        });
+        let ref_hidden_rd = None;
+        Ok(Prepared {
+            batch,
+            sequences,
+            known,
+            pairs,
+            ref_hidden_rd,
+            is_logged,
+            routes,
+            mtp,
+            kept,
+            penalties,
+        })
     }
 
     /// The penalties that the rollout sampled with, and what each row's token had before it.
@@ -214,6 +239,21 @@ impl Before {
             seen.is_in_prompt |= !is_response;
         }
     }
+}
+
+/// Where generation sent the fed tokens.
+fn routes(batch: &MicroBatch, scored: &[&Scored], moe: &Moe) -> Result<Routes> {
+    let shape = [batch.tokens.len(), moe.layers.len(), moe.top_k];
+    let width = shape[1] * shape[2];
+    let mut ids = Vec::with_capacity(shape[0] * width);
+    for (segment, source) in batch.segments.iter().zip(&batch.sources) {
+        let end = ids.len() + segment.len * width;
+        let rows = source.token * width..(source.token + segment.len) * width;
+        ids.extend_from_slice(scored[source.sample].sample.routed_experts.get(rows).unwrap_or_default());
+        // A sample without a trained token brings none; its prompt may be fed for others.
+        ids.resize(end, Routes::NOT_RECORDED);
+    }
+    Ok(Routes::new(&ids, shape)?)
 }
 
 /// What truncation left to each row; `None` where no sample says.

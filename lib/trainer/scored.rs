@@ -1,6 +1,8 @@
 //! What the trainer learns from: samples, with what others found out about them.
 
 use serde::{Deserialize, Serialize};
+use slime_config::Moe;
+use slime_model::Routes;
 use slime_record::{Sample, SampleId};
 
 use crate::{Error, Result};
@@ -44,6 +46,30 @@ impl Scored {
         got: impl std::fmt::Display,
     ) -> Error {
         Error::Sample { id: self.id(), field, expected: expected.into(), got: got.to_string() }
+    }
+
+    /// Checks that the sample says where each of its tokens went, in the layers of the policy.
+    pub(crate) fn check_routes(&self, moe: &Moe) -> Result<()> {
+        let (sample, field) = (&self.sample, "routed_experts");
+        if sample.routed_experts.is_empty() && self.num_trained() == 0 {
+            return Ok(());
+        }
+        let (layers, top_k) = (moe.layers.len(), moe.top_k);
+        let rows = sample.tokens.len().saturating_sub(1);
+        if sample.routed_experts.len() != rows * layers * top_k {
+            let expected = format!(
+                "{rows} tokens x {layers} layers x {top_k} experts, as algorithm.routing_replay is \"rollout\""
+            );
+            return Err(self.wrong(field, expected, sample.routed_experts.len()));
+        }
+        for experts in sample.routed_experts.chunks_exact(top_k) {
+            let is_known = |id: &u16| usize::from(*id) < moe.num_experts;
+            let is_recorded = experts.first().is_some_and(|id| *id != Routes::NOT_RECORDED);
+            if let Some(id) = experts.iter().find(|id| is_recorded && !is_known(id)) {
+                return Err(self.wrong(field, format!("experts below {}", moe.num_experts), id));
+            }
+        }
+        Ok(())
     }
 
     /// Checks lengths, and that every number about a trained token is one.

@@ -89,6 +89,11 @@ impl Settings {
         }
     }
 
+    /// Weight of the loss of the layer for further tokens, where that is trained.
+    pub(crate) fn mtp_loss_coef(&self) -> Option<f64> {
+        self.train.mtp_loss_coef.filter(|_| !self.algorithm.has_pairs())
+    }
+
     /// Those of a configuration.
     ///
     /// # Errors

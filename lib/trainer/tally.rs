@@ -45,6 +45,8 @@ pub(crate) enum Stat {
     ChosenRewards,
     RejectedRewards,
     Accuracies,
+    /// Of the layer for further tokens, over its predictions.
+    MtpLoss,
     Count,
 }
 

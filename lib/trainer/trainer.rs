@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use slime_comm::{Communicator, Nccl};
-use slime_config::LossType;
+use slime_config::{LossType, Moe, RoutingReplay};
 use slime_model::Model;
 use tch::{Device, Tensor};
 
@@ -76,6 +76,9 @@ impl Trainer {
                 return Err(Error::Role { role });
             }
         }
+        if algorithm.routing_replay != RoutingReplay::None && policy.config().moe.is_none() {
+            tracing::warn!("algorithm.routing_replay has no effect: the model has no experts");
+        }
         let nccl = match policy.params().device() {
             Device::Cuda(device) if comm.size() > 1 => Nccl::meet(&*comm, device)?,
             _ => None,
@@ -86,7 +89,7 @@ impl Trainer {
         };
         let (actor, critic) = (trained(policy)?, critic.map(trained).transpose()?);
         let (observation, report) = (Observation::default(), Report::default());
-        Ok(Self {
+        let trainer = Self {
             actor,
             critic,
             reference,
@@ -97,7 +100,8 @@ impl Trainer {
             observation,
             report,
             num_rollouts: 0,
-        })
+        };
+        trainer.check_mtp().map(|()| trainer)
     }
 
     /// What to look at in the rollouts from now on.
@@ -171,6 +175,12 @@ impl Trainer {
             self.report.gpu_bytes = memory.ok().map(|(free, total)| total - free);
         }
         Ok(steps)
+    }
+
+    /// The experts of the policy, where samples say which of them their tokens go to.
+    pub(crate) fn replayed(&self) -> Option<&Moe> {
+        let moe = self.policy().config().moe.as_ref();
+        moe.filter(|_| self.settings.algorithm.replays_rollout())
     }
 
     /// Whether the running rollout trains the critic alone.

@@ -26,7 +26,7 @@ impl Gguf {
     /// # Errors
     /// The architecture is not supported, or a key that it needs is missing.
     pub fn config_json(&self, dtype: Dtype) -> Result<Value> {
-        let family = self.family()?;
+        let (family, architecture) = self.family()?;
         let arch = family.model_type();
         let key = |suffix: &str| format!("{arch}.{suffix}");
         let hidden_size = self.need(&key("embedding_length"))?;
@@ -41,7 +41,7 @@ impl Gguf {
         let eps = eps.ok_or_else(|| self.no_key(&key("attention.layer_norm_rms_epsilon")))?;
         let mut config = Map::new();
         let mut set = |key: &str, value: Value| config.insert(key.to_owned(), value);
-        set("architectures", json!([architecture(family)]));
+        set("architectures", json!([architecture]));
         set("model_type", arch.into());
         set("attention_bias", (family == Family::Qwen2).into());
         set("attention_dropout", 0.0.into());
@@ -118,11 +118,12 @@ impl Gguf {
         Ok(separate_halves(&values, source.interleaved_heads, row_len))
     }
 
-    fn family(&self) -> Result<Family> {
+    /// The family, with what `transformers` calls its model.
+    fn family(&self) -> Result<(Family, &'static str)> {
         match self.text("general.architecture") {
-            Some("llama") => Ok(Family::Llama),
-            Some("qwen2") => Ok(Family::Qwen2),
-            Some("qwen3") => Ok(Family::Qwen3),
+            Some("llama") => Ok((Family::Llama, "LlamaForCausalLM")),
+            Some("qwen2") => Ok((Family::Qwen2, "Qwen2ForCausalLM")),
+            Some("qwen3") => Ok((Family::Qwen3, "Qwen3ForCausalLM")),
             other => Err(Error::Unsupported {
                 path: self.path().to_owned(),
                 what: format!("architecture {}", other.unwrap_or("(none)")),
@@ -153,14 +154,6 @@ impl Gguf {
 
     fn no_tensor(&self, tensor: &str) -> Error {
         Error::NoTensor { path: self.path().to_owned(), tensor: tensor.to_owned() }
-    }
-}
-
-fn architecture(family: Family) -> &'static str {
-    match family {
-        Family::Llama => "LlamaForCausalLM",
-        Family::Qwen2 => "Qwen2ForCausalLM",
-        Family::Qwen3 => "Qwen3ForCausalLM",
     }
 }
 

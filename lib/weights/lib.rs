@@ -16,7 +16,7 @@ mod weight_writer;
 
 pub use dtype::{Dtype, decode_f32, encode_f32, first_not_finite};
 pub use error::{Error, Result};
-pub use family::{check, storages, value_head};
+pub use family::{check, is_carried, is_f32, mtp, storages, value_head};
 pub use gguf::{Gguf, GgufTensor, GgufValue};
 pub use gguf_block::BlockType;
 pub use gguf_model::GgufSource;

@@ -31,6 +31,12 @@ pub struct StorageSpec {
     pub shape: Vec<usize>,
     /// The views in the order of their rows, without gaps.
     pub views: Vec<ViewSpec>,
+    /// The name and shape under which some directories hold the whole storage as one tensor, in place of the views.
+    pub fused: Option<ViewSpec>,
+    /// Whether it is never trained: it has no gradient and no state of an optimizer.
+    pub is_frozen: bool,
+    /// Whether it is kept in f32 whatever the type of the model is.
+    pub is_f32: bool,
 }
 
 impl StorageSpec {
@@ -56,7 +62,25 @@ impl StorageSpec {
                 view
             })
             .collect();
-        Self { name: name.into(), shape: shape_of(offset_rows), views }
+        let shape = shape_of(offset_rows);
+        Self { name: name.into(), shape, views, fused: None, is_frozen: false, is_f32: false }
+    }
+
+    /// The same, of which some directories hold all elements in this order as one tensor called `name`.
+    #[must_use]
+    pub fn fused_as(self, name: String, shape: &[usize]) -> Self {
+        let fused = ViewSpec { name, offset_rows: 0, shape: shape.to_vec(), transform: Transform::Identity };
+        Self { fused: Some(fused), ..self }
+    }
+
+    /// The tensors of `weights` that make up this storage, in order: the fused one where it is there in place of the
+    /// views, else the views.
+    pub fn views_in(&self, weights: &WeightDir) -> &[ViewSpec] {
+        let is_there = |view: &ViewSpec| weights.info(&view.name).is_ok();
+        match &self.fused {
+            Some(fused) if is_there(fused) && !self.views.iter().any(is_there) => std::slice::from_ref(fused),
+            _ => &self.views,
+        }
     }
 
     /// Number of elements of the buffer.
@@ -81,7 +105,7 @@ impl StorageSpec {
     /// A tensor is absent, has another shape, is not of a floating dtype, or holds NaN or an infinity in `dtype`.
     pub fn read(&self, weights: &WeightDir, dtype: Dtype) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(self.num_elements() * dtype.num_bytes());
-        for view in &self.views {
+        for view in self.views_in(weights) {
             let tensor = weights.tensor(&view.name)?;
             if tensor.shape != view.shape {
                 return Err(Error::Shape {

@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 
 use super::attend::attend;
 use super::can_serve_on_gpu;
-use super::qk_norm_rope::{Heads, QkNorm, qk_norm_rope};
+use super::qk_norm_rope::{Heads, QkNorm, is_usual, qk_norm_rope};
 use crate::kv_cache::LayerKv;
 use crate::{Context, Error, Paged, Result};
 
@@ -23,6 +23,7 @@ pub fn attention(
     cos_sin: &(Tensor, Tensor),
 ) -> Result<Tensor> {
     if let Context::Paged(paged) = context
+        && is_usual(heads, norm, &cos_sin.0)
         && has_kernels(paged, &qkv, heads)
     {
         return serve_on_gpu(paged, at, &qkv, (heads, norm), cos_sin);
@@ -57,7 +58,7 @@ fn serve_on_gpu(
     let (t, options) = (qkv.size2()?.0, (qkv.kind(), qkv.device()));
     let size = [t, heads.num_q, heads.head_dim];
     let (q_thk, out_thk) = (workspace.empty(&size, options)?, workspace.empty(&size, options)?);
-    let norm = norm.map(|QkNorm { q_k, k_k, eps }| Norm { q_k, k_k, eps: *eps });
+    let norm = norm.map(|QkNorm { q_k, k_k, eps, .. }| Norm { q_k, k_k, eps: *eps });
     let places = Places { cos_tr, sin_tr, slots_t: &batch.slots_t };
     let cache = (&*keys_pgk, &*values_pgk);
     slime_kernel::qk_norm_rope::serve(qkv, norm, places, &q_thk, cache)?;

@@ -7,10 +7,13 @@ pub mod add_norm;
 pub mod attend;
 pub mod attention;
 pub mod embed;
+pub mod experts;
+mod grouped_product;
 pub mod head_log_probs;
 pub mod linear;
 pub mod paged_attention;
 pub mod qk_norm_rope;
+pub mod route;
 pub mod silu_mul;
 
 use std::cell::Cell;

@@ -1,8 +1,9 @@
 //! Splits the fused projection into q, k, v, norms the heads of q and k where the family does, and rotates them.
 //!
-//! Suffixes: t tokens, h query heads, g key-value heads, k `head_dim`, r half of it.
+//! Suffixes: t tokens, h query heads, g key-value heads, k `head_dim`, r half of its rotated dimensions.
 #![expect(clippy::inline_always, reason = "compiled for every vector unit")]
 
+use slime_config::QkNormScope;
 use slime_torch::simd::Kernel;
 use slime_torch::{floats, floats_mut, rows_of};
 use tch::Tensor;
@@ -20,15 +21,19 @@ pub struct Heads {
     pub num_kv: i64,
     /// Width of one head.
     pub head_dim: i64,
+    /// Whether rotation pairs neighbours, not halves.
+    pub is_interleaved: bool,
 }
 
-/// The norms of q and k heads (Qwen3).
+/// The norms of q and k.
 #[derive(Debug)]
 pub struct QkNorm {
-    /// Weight of the q norm, `[k]`.
+    /// Weight of the q norm, `[k]`, over all heads `[h k]`.
     pub q_k: Tensor,
-    /// Weight of the k norm, `[k]`.
+    /// Weight of the k norm, `[k]`, over all heads `[g k]`.
     pub k_k: Tensor,
+    /// What is normed together.
+    pub scope: QkNormScope,
     /// The epsilon of both.
     pub eps: f64,
 }
@@ -45,11 +50,17 @@ pub fn qk_norm_rope(
     sin_tr: &Tensor,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let (q_k, k_k) = norm.map_or((&qkv, &qkv), |norm| (&norm.q_k, &norm.k_k));
-    if can_serve([&qkv, q_k, k_k, cos_tr, sin_tr]) {
+    if is_usual(heads, norm, cos_tr) && can_serve([&qkv, q_k, k_k, cos_tr, sin_tr]) {
         serve(qkv, heads, norm, cos_tr, sin_tr)
     } else {
         reference(&qkv, heads, norm, cos_tr, sin_tr)
     }
+}
+
+/// Whether whole heads are rotated in halves and normed one by one, the only way that [`serve`] and the kernels of a GPU know.
+pub(super) fn is_usual(heads: Heads, norm: Option<&QkNorm>, cos_tr: &Tensor) -> bool {
+    let is_whole = cos_tr.size().last().is_some_and(|half| 2 * half == heads.head_dim);
+    is_whole && !heads.is_interleaved && norm.is_none_or(|norm| norm.scope == QkNormScope::Head)
 }
 
 /// `(q_thk, k_tgk, v_tgk)` of `qkv` `[t, (h + 2 g) k]`; `cos_tr` and `sin_tr` as `Rope::cos_sin` makes them.
@@ -66,26 +77,52 @@ pub fn reference(
     let t = qkv.size2()?.0;
     let all = qkv.f_view((t, heads.num_q + 2 * heads.num_kv, heads.head_dim))?;
     let v_tgk = all.f_narrow(1, heads.num_q + heads.num_kv, heads.num_kv)?;
+    let rotate = |x: &Tensor| rotate(x, cos_tr, sin_tr, heads.is_interleaved);
     let (q_thk, k_tgk) = if let Some(norm) = norm {
-        let q_thk = rms_norm(&all.f_narrow(1, 0, heads.num_q)?, &norm.q_k, norm.eps)?;
-        let k_tgk = rms_norm(&all.f_narrow(1, heads.num_q, heads.num_kv)?, &norm.k_k, norm.eps)?;
-        (rotate(&q_thk, cos_tr, sin_tr)?, rotate(&k_tgk, cos_tr, sin_tr)?)
+        let q_thk = head_norm(&all.f_narrow(1, 0, heads.num_q)?, &norm.q_k, norm)?;
+        let k_tgk = head_norm(&all.f_narrow(1, heads.num_q, heads.num_kv)?, &norm.k_k, norm)?;
+        (rotate(&q_thk)?, rotate(&k_tgk)?)
     } else {
-        let qk = rotate(&all.f_narrow(1, 0, heads.num_q + heads.num_kv)?, cos_tr, sin_tr)?;
+        let qk = rotate(&all.f_narrow(1, 0, heads.num_q + heads.num_kv)?)?;
         (qk.f_narrow(1, 0, heads.num_q)?, qk.f_narrow(1, heads.num_q, heads.num_kv)?)
     };
     Ok((q_thk, k_tgk, v_tgk))
 }
 
-/// Rotates the pairs (i, i + r) of the last dimension, the half-split convention of `transformers`.
-fn rotate(x: &Tensor, cos_tr: &Tensor, sin_tr: &Tensor) -> Result<Tensor> {
+/// The norm of heads one by one, or of all of them together.
+fn head_norm(x_thk: &Tensor, weight: &Tensor, norm: &QkNorm) -> Result<Tensor> {
+    match norm.scope {
+        QkNormScope::Head => rms_norm(x_thk, weight, norm.eps),
+        QkNormScope::AllHeads => {
+            let (t, h, k) = x_thk.size3()?;
+            Ok(rms_norm(&x_thk.f_reshape([t, h * k])?, weight, norm.eps)?.f_view((t, h, k))?)
+        }
+    }
+}
+
+/// Rotates the first 2 r of the last dimension: the pairs (i, i + r), the half-split convention of `transformers`, or the
+/// pairs (2 i, 2 i + 1).
+fn rotate(x: &Tensor, cos_tr: &Tensor, sin_tr: &Tensor, is_interleaved: bool) -> Result<Tensor> {
     let kind = x.kind();
-    let half = x.size3()?.2 / 2;
+    let ((t, heads, dim), half) = (x.size3()?, cos_tr.size2()?.1);
     let (cos, sin) = (cos_tr.f_unsqueeze(1)?.f_to_kind(kind)?, sin_tr.f_unsqueeze(1)?.f_to_kind(kind)?);
-    let (a, b) = (x.f_narrow(2, 0, half)?, x.f_narrow(2, half, half)?);
+    let (a, b) = if is_interleaved {
+        let pairs = x.f_narrow(2, 0, 2 * half)?.f_reshape([t, heads, half, 2])?;
+        (pairs.f_select(3, 0)?, pairs.f_select(3, 1)?)
+    } else {
+        (x.f_narrow(2, 0, half)?, x.f_narrow(2, half, half)?)
+    };
     let first = a.f_mul(&cos)?.f_sub(&b.f_mul(&sin)?)?;
     let second = b.f_mul(&cos)?.f_add(&a.f_mul(&sin)?)?;
-    Ok(Tensor::f_cat(&[first, second], 2)?)
+    let mut parts = if is_interleaved {
+        vec![Tensor::f_stack(&[first, second], 3)?.f_view((t, heads, 2 * half))?]
+    } else {
+        vec![first, second]
+    };
+    if dim > 2 * half {
+        parts.push(x.f_narrow(2, 2 * half, dim - 2 * half)?);
+    }
+    Ok(Tensor::f_cat(&parts, 2)?)
 }
 
 /// The same in the memory of `qkv`: the results are views of it.

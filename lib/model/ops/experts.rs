@@ -1,0 +1,246 @@
+//! The experts of a mixture over the tokens that were routed to them, none dropped.
+//!
+//! `reference` runs every expert over every token; `train` sorts (token, expert) pairs by expert, so that each expert runs
+//! over its own rows and all of them are one grouped product, and has a gradient of its own. Suffixes: t tokens, k experts
+//! of a token, n pairs (t k), d hidden size, e experts, m width of an expert.
+
+use slime_torch::{CustomFunction, Forward, custom_function};
+use tch::{Kind, Tensor};
+
+use super::grouped_product::{Groups, grouped, grouped_outer};
+use super::route::Routed;
+use super::{can_serve, can_serve_on_gpu, silu_mul};
+use crate::{Error, Result, Workspace};
+
+/// The weights of a layer's experts, shared with their owner.
+#[derive(Debug)]
+#[expect(clippy::struct_field_names, reason = "counts are called num_*")]
+pub struct Experts {
+    gate_up: Tensor,
+    down: Tensor,
+    num_experts: i64,
+}
+
+impl Experts {
+    /// Experts of the storages `experts_gate_up` `[e 2 m, d]` (for each expert rows gate, up) and `experts_down` `[e d, m]`.
+    ///
+    /// # Errors
+    /// The storages are not of `num_experts` experts.
+    pub fn new(gate_up: Tensor, down: Tensor, num_experts: usize) -> Result<Self> {
+        let experts = Self { gate_up, down, num_experts: num_experts as i64 };
+        experts.matrices().map(|_| experts)
+    }
+
+    /// `[e, 2 m, d]` and `[e, d, m]`, made anew for every pass so that gradients reach the storages.
+    fn matrices(&self) -> Result<(Tensor, Tensor)> {
+        let (e, (_, d), (_, m)) = (self.num_experts, self.gate_up.size2()?, self.down.size2()?);
+        Ok((self.gate_up.f_view((e, 2 * m, d))?, self.down.f_view((e, d, m))?))
+    }
+}
+
+/// The weighted sum `[t, d]` of what the experts of each token give, the definition.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn reference(experts: &Experts, x_td: &Tensor, routed: &Routed) -> Result<Tensor> {
+    let (gate_up_emd, down_edm) = experts.matrices()?;
+    let mut sum_td = x_td.f_zeros_like()?;
+    for e in 0..experts.num_experts {
+        let is_own_tk = routed.ids_tk.f_eq(e)?.f_to_kind(routed.weights_tk.kind())?;
+        let weight_t1 = routed.weights_tk.f_mul(&is_own_tk)?.f_sum_dim_intlist(-1, true, None::<Kind>)?;
+        let h = x_td.f_linear(&gate_up_emd.f_select(0, e)?, None::<&Tensor>)?;
+        let out_td = silu_mul::reference(&h)?.f_linear(&down_edm.f_select(0, e)?, None::<&Tensor>)?;
+        sum_td = sum_td.f_add(&out_td.f_mul(&weight_t1.f_to_kind(x_td.kind())?)?)?;
+    }
+    Ok(sum_td)
+}
+
+/// The same numbers and gradients, with work and memory of `k` experts for each token. On CUDA in bf16 nothing is read on
+/// the host, so without gradient it runs in a graph; elsewhere the number of rows of each expert is.
+///
+/// # Errors
+/// The shapes do not fit, or there is no room.
+pub fn train(experts: &Experts, x_td: &Tensor, routed: &Routed) -> Result<Tensor> {
+    let (gate_up_emd, down_edm) = experts.matrices()?;
+    let inputs = [x_td, &routed.weights_tk, &gate_up_emd, &down_edm, &routed.ids_tk];
+    // Asked here: within the function nothing requires a gradient, and training must round alike in all of its passes.
+    let read = [x_td, &gate_up_emd, &down_edm];
+    let is_served = can_serve(read) || can_serve_on_gpu(read);
+    let outputs = custom_function(&inputs, Dispatch { is_served })?;
+    match outputs.as_slice() {
+        [sum_td] => Ok(sum_td.shallow_clone()),
+        _ => Err(Error::Context { what: "outputs of the experts", expected: 1, got: outputs.len() }),
+    }
+}
+
+/// Pairs (token, expert) in the order of their experts.
+struct Order {
+    /// The pair (t k + place) at each sorted row, `[n]`.
+    pair_n: Tensor,
+    /// The token at each sorted row, `[n]`.
+    token_n: Tensor,
+    /// The sorted row of each pair, `[n]`.
+    row_n: Tensor,
+    groups: Groups,
+    shape: [i64; 2],
+}
+
+impl Order {
+    fn new(ids_tk: &Tensor, num_experts: i64, kind: Kind) -> Result<Self> {
+        let (t, k) = ids_tk.size2()?;
+        let flat_n = ids_tk.f_reshape([t * k])?;
+        // Stable, so the sums of an expert's gradients run over tokens in order.
+        let pair_n = flat_n.f_argsort_stable(true, 0, false)?;
+        let row_n = pair_n.f_argsort_stable(true, 0, false)?;
+        let token_n = pair_n.f_div_scalar_mode(k, "floor")?;
+        let groups = Groups::new(&flat_n.f_index_select(0, &pair_n)?, num_experts, kind)?;
+        Ok(Self { pair_n, token_n, row_n, groups, shape: [t, k] })
+    }
+
+    /// Rows of tokens as rows of pairs in sorted order.
+    fn scatter(&self, x_td: &Tensor) -> Result<Tensor> {
+        Ok(x_td.f_index_select(0, &self.token_n)?)
+    }
+
+    /// Sorted rows of pairs as `[t, k, d]`.
+    fn gather(&self, y_nd: &Tensor) -> Result<Tensor> {
+        let [t, k] = self.shape;
+        Ok(y_nd.f_index_select(0, &self.row_n)?.f_view((t, k, y_nd.size2()?.1))?)
+    }
+
+    /// Weights of tokens as a column of sorted pairs, in `kind`.
+    fn column(&self, weights_tk: &Tensor, kind: Kind) -> Result<Tensor> {
+        Ok(weights_tk.f_reshape([-1, 1])?.f_index_select(0, &self.pair_n)?.f_to_kind(kind)?)
+    }
+}
+
+struct Dispatch {
+    /// Whether the fast gate may be taken.
+    is_served: bool,
+}
+
+fn parts(tensors: &[Tensor]) -> Result<(&[Tensor; 5], Option<&Tensor>)> {
+    match tensors.split_first_chunk::<5>() {
+        Some((inputs, rest)) => Ok((inputs, rest.first())),
+        None => Err(Error::Context { what: "inputs of the experts", expected: 5, got: tensors.len() }),
+    }
+}
+
+impl Dispatch {
+    fn outputs(&self, inputs: &[Tensor]) -> Result<Forward> {
+        let (inputs, _) = parts(inputs)?;
+        let [x_td, weights_tk, gate_up_emd, down_edm, ids_tk] = inputs;
+        let order = Order::new(ids_tk, gate_up_emd.size3()?.0, x_td.kind())?;
+        let h = grouped(&order.scatter(x_td)?, &gate_up_emd.f_transpose(1, 2)?, &order.groups)?;
+        let act_nm = if self.is_served {
+            silu_mul::silu_mul(&Workspace::default(), &h)?
+        } else {
+            silu_mul::reference(&h)?
+        };
+        let out_nd = grouped(&act_nm, &down_edm.f_transpose(1, 2)?, &order.groups)?;
+        let weight_n1 = order.column(weights_tk, x_td.kind())?;
+        let sum_td = order.gather(&out_nd.f_mul(&weight_n1)?)?.f_sum_dim_intlist(1, false, None::<Kind>)?;
+        let saved = inputs.iter().chain([&h]).map(Tensor::shallow_clone).collect();
+        Ok(Forward { outputs: vec![sum_td], saved })
+    }
+
+    fn gradients(saved: &[Tensor], grad_td: &Tensor) -> Result<[Tensor; 4]> {
+        let ([x_td, weights_tk, gate_up_emd, down_edm, ids_tk], Some(h)) = parts(saved)? else {
+            return Err(Error::Context {
+                what: "saved tensors of the experts",
+                expected: 6,
+                got: saved.len(),
+            });
+        };
+        let kind = x_td.kind();
+        let order = Order::new(ids_tk, gate_up_emd.size3()?.0, kind)?;
+        let (grad_nd, weight_n1) = (order.scatter(grad_td)?, order.column(weights_tk, kind)?);
+        let m = h.size2()?.1 / 2;
+        let (gate, up) = (h.f_narrow(1, 0, m)?, h.f_narrow(1, m, m)?);
+        let sigmoid = gate.f_sigmoid()?;
+        let silu = gate.f_mul(&sigmoid)?;
+        let act_nm = silu.f_mul(&up)?;
+        // Of the activation as if every weight were 1: times the activation that is the slope of the weight.
+        let slope_nm = grouped(&grad_nd, down_edm, &order.groups)?;
+        let wide = weights_tk.kind();
+        let slope_n1 = slope_nm.f_mul(&act_nm)?.f_sum_dim_intlist(-1, true, wide)?;
+        let [t, k] = order.shape;
+        let grad_weights_tk = order.gather(&slope_n1)?.f_view((t, k))?;
+        let grad_down_edm = grouped_outer(&grad_nd.f_mul(&weight_n1)?, &act_nm, &order.groups)?;
+        let slope_nm = slope_nm.f_mul(&weight_n1)?;
+        // silu' = s + silu (1 - s).
+        let silu_slope = sigmoid.f_add(&silu.f_mul(&sigmoid.f_neg()?.f_add_scalar(1.0)?)?)?;
+        let grad_h = Tensor::f_cat(&[slope_nm.f_mul(&up)?.f_mul(&silu_slope)?, slope_nm.f_mul(&silu)?], 1)?;
+        let grad_gate_up_emd = grouped_outer(&grad_h, &order.scatter(x_td)?, &order.groups)?;
+        let grad_x_nd = grouped(&grad_h, gate_up_emd, &order.groups)?;
+        let grad_x_td = order.gather(&grad_x_nd)?.f_sum_dim_intlist(1, false, None::<Kind>)?;
+        Ok([grad_x_td, grad_weights_tk, grad_gate_up_emd, grad_down_edm])
+    }
+}
+
+impl CustomFunction for Dispatch {
+    fn forward(&self, inputs: &[Tensor]) -> std::result::Result<Forward, String> {
+        self.outputs(inputs).map_err(|error| error.to_string())
+    }
+
+    fn backward(
+        &self,
+        saved: &[Tensor],
+        grads: &[Option<Tensor>],
+    ) -> std::result::Result<Vec<Option<Tensor>>, String> {
+        let [Some(grad_td)] = grads else { return Ok((0..5).map(|_| None).collect()) };
+        let grads = Self::gradients(saved, grad_td).map_err(|error| error.to_string())?;
+        Ok(grads.into_iter().map(Some).chain([None]).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    fn wave(size: &[i64], step: f64) -> Tensor {
+        let count: i64 = size.iter().product();
+        (Tensor::arange(count, (Kind::Double, Device::Cpu)) * step).sin().view(size)
+    }
+
+    /// Six experts, of which the last gets no token; the second token goes twice to the same.
+    fn case() -> (Experts, Tensor, Routed) {
+        let (e, d, m) = (6, 5, 3);
+        let leaf = |x: Tensor| x.set_requires_grad(true);
+        let gate_up = leaf(wave(&[e * 2 * m, d], 12.9898));
+        let experts = Experts::new(gate_up, leaf(wave(&[e * d, m], 78.233)), 6).unwrap();
+        let ids_tk = Tensor::from_slice(&[4i64, 0, 2, 2, 1, 4, 3, 0]).view([4, 2]);
+        (experts, leaf(wave(&[4, d], 4.137)), Routed { ids_tk, weights_tk: leaf(wave(&[4, 2], 3.77)) })
+    }
+
+    #[test]
+    fn sorted_experts_give_numbers_and_gradients_of_the_definition() {
+        let of = |op: fn(&Experts, &Tensor, &Routed) -> Result<Tensor>| {
+            let (experts, x, routed) = case();
+            let out = op(&experts, &x, &routed).unwrap();
+            (&out * wave(&[4, 5], 1.7)).sum(None).backward();
+            let leaves = [&x, &routed.weights_tk, &experts.gate_up, &experts.down];
+            std::iter::once(out.detach()).chain(leaves.map(Tensor::grad)).collect::<Vec<_>>()
+        };
+        for (at, (a, b)) in of(reference).into_iter().zip(of(train)).enumerate() {
+            let diff = (a - b).abs().max().double_value(&[]);
+            assert!(diff < 1e-12, "{at} differs by {diff}");
+        }
+    }
+
+    #[test]
+    fn expert_without_tokens_has_a_gradient_of_zeros() {
+        let (experts, x, routed) = case();
+        train(&experts, &x, &routed).unwrap().sum(None).backward();
+        let most = |e: i64| experts.down.grad().narrow(0, 5 * e, 5).abs().max().double_value(&[]);
+        assert!(most(5) <= 0.0);
+        assert!(most(4) > 0.0);
+    }
+
+    #[test]
+    fn storages_of_another_number_of_experts_are_refused() {
+        assert!(Experts::new(wave(&[10, 4], 1.0), wave(&[8, 3], 1.0), 3).is_err());
+    }
+}
