@@ -122,13 +122,10 @@ impl Input {
                 Ok(None) => return Batch { rows, end: None },
                 Err(end) => return Batch { rows, end: Some(end) },
             };
-            let group = match &row {
-                Ok(row) => row.group,
+            let Ok(InputRow { group, .. }) = row else {
                 // A row that cannot be read ends no group.
-                Err(_) => {
-                    rows.push(row);
-                    continue;
-                }
+                rows.push(row);
+                continue;
             };
             if is_full && group != open {
                 self.ahead = Some(row);
