@@ -119,6 +119,10 @@ struct Group {
     samples: Vec<Option<Sample>>,
 }
 
+/// Tokens of a forward pass on a CPU, where a pass soon takes as long as its tokens, and on a GPU.
+const BATCH_TOKENS: usize = 1024;
+const DEVICE_BATCH_TOKENS: usize = 8192;
+
 /// What samples are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -149,7 +153,7 @@ impl Sampler {
     ) -> Result<Self, Failure> {
         let engine = Self::load_engine_with(config, version, decoder(tokenizer.clone()))?;
         let max_in_flight = config.rollout.max_in_flight as usize;
-        Self::new(config, tokenizer, Box::new(Local { engine, max_in_flight }), purpose)
+        Self::new(config, tokenizer, Box::new(Local { engine, max_in_flight, newest_step: 0 }), purpose)
     }
 
     /// Servers in place of an engine.
@@ -228,7 +232,9 @@ impl Sampler {
             block_size: memory::BLOCK_SIZE,
             num_blocks: memory::num_blocks(device, block_bytes, max_num_seqs, seq_len, context_len)?,
             max_num_seqs,
-            ..EngineConfig::default()
+            max_batch_tokens: if device.is_cuda() { DEVICE_BATCH_TOKENS } else { BATCH_TOKENS },
+            context_len: None,
+            prefix_cache: config.rollout.prefix_cache,
         };
         Engine::new(runner, decode, &engine_config, version).map_err(failure!())
     }

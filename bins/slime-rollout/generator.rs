@@ -65,10 +65,18 @@ pub struct Local {
     pub engine: Engine<ModelRunner>,
     /// Sequences it computes at once.
     pub max_in_flight: usize,
+    /// The newest step that a request was for.
+    pub newest_step: u64,
 }
 
 impl Generator for Local {
     fn submit(&mut self, request: Request) -> Result<(), Failure> {
+        let step = request.params.seed.step;
+        if step > self.newest_step {
+            // A run that was stopped between steps begins the next one with an empty cache, so others do too.
+            self.engine.forget_prefixes();
+            self.newest_step = step;
+        }
         self.engine.submit(request).map_err(failure!())
     }
 

@@ -35,6 +35,8 @@ pub struct Observer {
     /// The most since the last line.
     most: Load,
     num_tokens_before: u64,
+    /// Prompt tokens of the samples that had finished by the line before: those that the cache had, and all.
+    cached_before: [u64; 2],
     version: u64,
 }
 
@@ -63,6 +65,7 @@ impl Observer {
             busy: Duration::ZERO,
             most: Load::default(),
             num_tokens_before: 0,
+            cached_before: [0; 2],
             version: 0,
         }
     }
@@ -138,7 +141,8 @@ impl Observer {
 
     fn tell(&mut self, sampler: &Sampler) -> Result<(), Failure> {
         let elapsed = self.stepped.saturating_duration_since(self.began).as_secs_f64();
-        let num_tokens = sampler.engine.usage().num_sampled_tokens;
+        let usage = sampler.engine.usage();
+        let num_tokens = usage.num_sampled_tokens;
         let mut row = Row::of_now(&self.tool);
         row.count("version", self.version);
         row.count("num_running", self.most.num_running as u64);
@@ -146,6 +150,12 @@ impl Observer {
         let per_s = |value: f64| if elapsed > 0.0 { value / elapsed } else { 0.0 };
         row.set("tokens_per_s", per_s((num_tokens - self.num_tokens_before) as f64));
         row.set("kv_used", self.most.kv_used);
+        let [cached, prompts] = [usage.num_cached_tokens, usage.num_prompt_tokens];
+        let [cached_before, prompts_before] = self.cached_before;
+        if prompts > prompts_before {
+            row.set("prefix_hit_rate", (cached - cached_before) as f64 / (prompts - prompts_before) as f64);
+        }
+        self.cached_before = [cached, prompts];
         row.set("busy", per_s(self.busy.as_secs_f64()).min(1.0));
         self.sink.write(&row).map_err(failure!())?;
         (self.began, self.busy, self.most) = (self.stepped, Duration::ZERO, Load::default());

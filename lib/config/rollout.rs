@@ -39,6 +39,8 @@ pub struct Rollout {
     pub num_replicas: u32,
     /// Sequences that one engine runs at the same time.
     pub max_in_flight: u32,
+    /// Whether a prompt that begins like an earlier one of its step takes that one's keys and values.
+    pub prefix_cache: bool,
 }
 
 impl Rollout {
@@ -77,6 +79,7 @@ impl Default for Rollout {
             stop: Vec::new(),
             num_replicas: 1,
             max_in_flight: 64,
+            prefix_cache: true,
         }
     }
 }

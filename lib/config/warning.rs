@@ -131,6 +131,7 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
                 "rollout.presence_penalty",
                 "rollout.stop",
                 "rollout.max_in_flight",
+                "rollout.prefix_cache",
             ],
             &recorded,
         ),

@@ -259,6 +259,11 @@ pub const ENGINE: &[Name] = &[
     name("tokens_per_s", "tokens/s", "tokens sampled a second since the line before"),
     name("kv_used", "share", "largest share of the KV cache's blocks in use since the line before"),
     name(
+        "prefix_hit_rate",
+        "share",
+        "prompt tokens that the cache had, of the samples that finished since the line before",
+    ),
+    name(
         "busy",
         "share",
         "time in the engine since the line before, pauses of more than two seconds left out",

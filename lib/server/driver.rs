@@ -190,6 +190,7 @@ impl<M: ServedModel> Driver<M> {
                 tokens: Vec::new(),
                 log_probs: Vec::new(),
                 kept: KeptIds::default(),
+                routed_experts: Vec::new(),
                 text: String::new(),
                 finish_reason,
                 weight_versions: Vec::new(),

@@ -170,6 +170,7 @@ mod tests {
             weight_versions: Vec::new(),
             num_cached: 0,
             kept: KeptIds::default(),
+            routed_experts: Vec::new(),
         }
     }
 

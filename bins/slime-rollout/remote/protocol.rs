@@ -244,6 +244,7 @@ pub fn completions(id: u64, drawn: Vec<Drawn>, decode: &Decode) -> Vec<slime_eng
         tokens: drawn.tokens,
         log_probs: drawn.log_probs,
         kept: drawn.kept,
+        routed_experts: Vec::new(),
         finish_reason: drawn.finish_reason,
         weight_versions: drawn.weight_versions,
         num_cached: 0,

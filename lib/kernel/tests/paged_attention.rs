@@ -127,6 +127,7 @@ fn kernel_equals_its_reference_whatever_the_shape_and_the_batch() {
                     tables_sb: case.items.tables_sb.shallow_clone(),
                     max_visible: lens[0],
                     block_size: BLOCK_SIZE,
+                    partials: None,
                 };
                 let alone = case.q.full_like(f64::NAN);
                 serve(&alone, &case.q, cache, &single).unwrap();
