@@ -37,7 +37,7 @@ const WITHOUT_TORCH: [&str; 13] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 35] = [
+const HOMES: [(&str, &[&str]); 38] = [
     ("axum", &["server"]),
     ("hyper", &["server"]),
     ("hyper-util", &["server"]),
@@ -60,6 +60,9 @@ const HOMES: [(&str, &[&str]); 35] = [
     ("minijinja", &["tokenizer"]),
     ("minijinja-contrib", &["tokenizer"]),
     ("quick-xml", &["verifier"]),
+    ("astro-float-num", &["verifier"]),
+    ("num-bigint", &["verifier"]),
+    ("num-rational", &["verifier"]),
     ("jsonschema", &["verifier"]),
     ("ureq", &["verifier", "slime"]),
     ("whatlang", &["verifier"]),

@@ -62,6 +62,29 @@ fn rows_keep_their_order_their_bytes_and_gain_rewards() {
 }
 
 #[test]
+fn mathematics_is_judged_by_each_grader() {
+    let input = concat!(
+        "{\"response\": \"<think>1</think>so \\\\boxed{\\\\sqrt{12}}\", \"label\": \"2\\\\sqrt{3}\"}\n",
+        "{\"response\": \"<think>1</think>\\\\boxed{42}\\nAnswer: 42\", \"label\": 42}\n",
+    );
+    let output =
+        reward(&["--type", "math,math:decimals=3:0.5,slime_math,deepscaler,mathd", "--explain"], input);
+    assert!(output.status.success(), "{}", message(&output));
+    assert_eq!(
+        rows(&output)[0]["rewards"],
+        json!({"math": 1.0, "math:decimals=3": 1.0, "slime_math": 1.0, "deepscaler": 1.0, "mathd": 0.0})
+    );
+    let text = message(&output);
+    assert!(text.contains(r"line 1: math = 1: the last box \sqrt{12}: equal by exact arithmetic"), "{text}");
+    let second = input.lines().nth(1).map(|line| format!("{line}\n")).expect("two lines");
+    let output = reward(&["--type", "dapo,gsm8k"], &second);
+    assert_eq!(rows(&output)[0]["rewards"], json!({"dapo": 1.0, "gsm8k": 1.0}), "{}", message(&output));
+    let output = reward(&["--type", "dapo"], input);
+    assert_eq!(output.status.code(), Some(65));
+    assert!(message(&output).contains("stdin: line 1: the dapo reward finds no number in the label"));
+}
+
+#[test]
 fn earlier_rewards_are_replaced() {
     let output =
         reward(&["--type", "number"], "{\"response\":\"4\",\"label\":\"4\",\"reward\":0.0,\"x\":[1]}\n");

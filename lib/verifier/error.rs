@@ -64,9 +64,11 @@ pub enum Error {
         /// The reward type.
         name: String,
     },
-    /// A label in which the number reward finds no number.
-    #[error("the number reward finds no number in the label {label:?}")]
+    /// A label in which a reward that needs one finds no number.
+    #[error("the {name} reward finds no number in the label {label:?}")]
     LabelWithoutNumber {
+        /// The reward type.
+        name: &'static str,
         /// The label.
         label: String,
     },

@@ -13,12 +13,12 @@ mod http;
 mod instructions;
 mod judge;
 mod length;
+mod math;
 mod nested;
 mod number;
 mod options;
 mod process;
 mod question;
-mod rational;
 #[cfg(test)]
 mod readme;
 mod registry;
@@ -39,7 +39,6 @@ mod verifier;
 
 pub use answer::answer_text;
 pub use error::{Error, Result};
-pub use rational::Rational;
 pub use registry::{Family, Form, RewardType, help, list, types};
 pub use reward_set::{Part, RewardSet, Scored};
 pub use row::{Row, Verdict};

@@ -2,7 +2,9 @@
 
 use crate::answer::{answer_text, last_boxed};
 use crate::error::{Error, Result};
-use crate::{Rational, Row, RowVerifier, Verdict};
+use crate::math::numeral::{self, Commas};
+use crate::math::rational::{Rational, show};
+use crate::{Row, RowVerifier, Verdict};
 
 /// The `number` reward.
 #[derive(Debug)]
@@ -11,21 +13,23 @@ pub(crate) struct Number;
 impl RowVerifier for Number {
     fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
         let label = row.expected();
-        let expected = label_number(label)
-            .ok_or_else(|| Error::LabelWithoutNumber { label: label.chars().take(80).collect() })?;
+        let expected = label_number(label).ok_or_else(|| Error::LabelWithoutNumber {
+            name: "number",
+            label: label.chars().take(80).collect(),
+        })?;
         let answer = answer_text(row.response);
         let boxed = last_boxed(answer);
         let rule = if boxed.is_some() { "number in the last box" } else { "last number" };
-        Ok(match Rational::last_in(boxed.unwrap_or(answer)) {
+        Ok(match numeral::last_in(boxed.unwrap_or(answer), Commas::Thousands).map(|found| found.value) {
             None => Verdict::of(false, format!("no {rule}")),
             Some(found) => {
                 let right = found == expected;
                 let reason = if right {
                     format!("the {rule} equals the label")
                 } else {
-                    format!("the {rule} is {found}, the label is {expected}")
+                    format!("the {rule} is {}, the label is {}", show(&found), show(&expected))
                 };
-                Verdict::of(right, reason).about(found.to_string())
+                Verdict::of(right, reason).about(show(&found))
             }
         })
     }
@@ -34,7 +38,7 @@ impl RowVerifier for Number {
 /// The number of a label: after the last `####` (GSM8K), else in the last box, else the last number.
 fn label_number(label: &str) -> Option<Rational> {
     let text = label.rsplit_once("####").map_or(label, |(_, answer)| answer);
-    Rational::last_in(last_boxed(text).unwrap_or(text))
+    numeral::last_in(last_boxed(text).unwrap_or(text), Commas::Thousands).map(|found| found.value)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::guard::Guard;
 use crate::instructions::Instructions;
 use crate::judge::Judge;
 use crate::length::{Length, Overlong, Repetition};
+use crate::math::{DECIMALS, Dapo, Deepscaler, Gsm8k, Math, Mathd, SlimeMath};
 use crate::nested::{Boxed, ByMetadata};
 use crate::number::Number;
 use crate::question::{ExactMatch, F1};
@@ -124,6 +125,62 @@ const TEXT: &[RewardType] = &[
     },
 ];
 
+const MATHEMATICS: &[RewardType] = &[
+    RewardType {
+        name: "math",
+        form: Form::Options("[:decimals=N]"),
+        needs_label: true,
+        about: "the answer means the label: formulas, sets, matrices, units, words",
+        make: |options| {
+            let decimals = options.value("decimals", "a whole number")?.unwrap_or(DECIMALS);
+            Ok(Box::new(Math::with_decimals(decimals)))
+        },
+        ..PLAIN
+    },
+    RewardType {
+        name: "slime_math",
+        needs_label: true,
+        about: "what slime calls math: the last box, by its two graders",
+        make: |_| Ok(Box::new(SlimeMath)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "deepscaler",
+        needs_label: true,
+        about: "the same behind the last </think> or ###Response",
+        make: |_| Ok(Box::new(Deepscaler)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "dapo",
+        needs_label: true,
+        about: "the last `Answer:` near the end is the label's whole number; 1 or -1",
+        make: |_| Ok(Box::new(Dapo { is_strict: false })),
+        ..PLAIN
+    },
+    RewardType {
+        name: "dapo:strict_box",
+        needs_label: true,
+        about: "the last box near the end is the label's text; 1 or -1",
+        make: |_| Ok(Box::new(Dapo { is_strict: true })),
+        ..PLAIN
+    },
+    RewardType {
+        name: "mathd",
+        needs_label: true,
+        about: "the last box is the label in the normal form of the MATH data set",
+        make: |_| Ok(Box::new(Mathd)),
+        ..PLAIN
+    },
+    RewardType {
+        name: "gsm8k",
+        needs_label: true,
+        about: "the number behind ####, else in the last box, else the last one",
+        make: |_| Ok(Box::new(Gsm8k)),
+        ..PLAIN
+    },
+];
+
 const AROUND: &[RewardType] = &[
     RewardType {
         name: "boxed",
@@ -211,6 +268,7 @@ const OUTSIDE: &[RewardType] = &[
 /// Every reward type, by field.
 pub const FAMILIES: &[Family] = &[
     Family { title: "Text", types: TEXT },
+    Family { title: "Mathematics", types: MATHEMATICS },
     Family { title: "Around other types", types: AROUND },
     Family { title: "Models and programs", types: OUTSIDE },
 ];

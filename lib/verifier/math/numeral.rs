@@ -1,78 +1,120 @@
-//! Numbers as written by people and models, read and compared exactly at any length up to a bound.
+//! Numbers as written by people and models within prose: where the last one stands, and its exact value.
+
+use std::borrow::Cow;
+
+use num_bigint::BigInt;
+use num_traits::{One, Zero};
 
 use crate::answer::closing_brace;
+use crate::math::rational::Rational;
 
-/// A number as a fraction of two natural numbers in decimal digits.
-#[derive(Debug, Clone)]
-pub struct Rational {
-    is_negative: bool,
-    /// Decimal digits, most significant first, no leading zero; empty is zero.
-    numerator: Vec<u8>,
-    /// The same, never zero.
-    denominator: Vec<u8>,
-}
-
-/// Longer runs of digits are not read as a number: comparing is quadratic in their length.
+/// Longer runs of digits are not read as a number: converting is quadratic in their length.
 const MAX_DIGITS: usize = 4096;
 /// Arguments of `\frac` that are longer are not read, so that broken ones cost little.
 const MAX_ARGUMENT_BYTES: usize = 1024;
 /// Larger powers of ten are not read as an exponent.
 const MAX_EXPONENT: usize = 400;
 
-impl PartialEq for Rational {
-    fn eq(&self, other: &Self) -> bool {
-        let left = multiply(&self.numerator, &other.denominator);
-        let right = multiply(&other.numerator, &self.denominator);
-        left == right && (left.is_empty() || self.is_negative == other.is_negative)
+/// What a comma between digits means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Commas {
+    /// `1,000`: it separates groups of three digits.
+    Thousands,
+    /// `2,74`: it stands before the decimals; `1,000` is still a thousand.
+    Decimal,
+    /// `(1,100)`: it separates numbers, always.
+    Separators,
+}
+
+/// A number within prose.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Numeral {
+    /// Its exact value.
+    pub(crate) value: Rational,
+    /// Whether it was written with decimals, and may be rounded.
+    pub(crate) is_decimal: bool,
+}
+
+/// The last number in a text: integers, decimals, thousands separated by commas, exponents, fractions
+/// `a/b` and `\frac{a}{b}`, each with a sign. A minus between two operands is not a sign.
+pub(crate) fn last_in(text: &str, commas: Commas) -> Option<Numeral> {
+    // LaTeX separates thousands by {,} or a thin space.
+    let mut text = Cow::Borrowed(text);
+    for (mark, plain) in [("{,}", ","), ("\\!", ""), ("\u{2212}", "-")] {
+        if text.contains(mark) {
+            text = Cow::Owned(text.replace(mark, plain));
+        }
+    }
+    if text.contains("\\,") {
+        text = Cow::Owned(without_thin_spaces(&text));
+    }
+    let bytes = text.as_bytes();
+    let (mut at, mut last) = (0, None);
+    while at < bytes.len() {
+        if let Some((mut number, end)) = number_at(&text, at, commas) {
+            number.is_negative ^= has_sign(bytes, at);
+            last = Some(number);
+            at = end;
+        } else {
+            at += passed_over(bytes, at);
+        }
+    }
+    last.map(|number| number.numeral())
+}
+
+/// The unsigned decimal number that begins exactly at `at`, and where it ends.
+pub(crate) fn read(bytes: &[u8], at: usize, commas: Commas) -> Option<(Numeral, usize)> {
+    let (number, end) = decimal(bytes, at, commas)?;
+    Some((Numeral { value: number.value(), is_decimal: number.scale > 0 }, end))
+}
+
+/// A decimal number as written, its last `scale` digits decimals, times a power of ten.
+#[derive(Debug, Clone, Copy)]
+struct Decimal<'a> {
+    is_negative: bool,
+    /// Digits, most significant first, with commas and the point between them.
+    written: &'a [u8],
+    scale: usize,
+    exponent: i64,
+}
+
+/// A number that was found but not yet converted; the denominator is never zero.
+#[derive(Debug)]
+struct Found<'a> {
+    is_negative: bool,
+    above: Decimal<'a>,
+    below: Option<Decimal<'a>>,
+}
+
+impl Decimal<'_> {
+    fn is_zero(&self) -> bool {
+        !self.written.iter().any(|byte| matches!(byte, b'1'..=b'9'))
+    }
+
+    fn value(&self) -> Rational {
+        let digits: Vec<u8> = self.written.iter().copied().filter(u8::is_ascii_digit).collect();
+        let digits = BigInt::parse_bytes(&digits, 10).unwrap_or_default();
+        let digits = if self.is_negative { -digits } else { digits };
+        let power = self.exponent - self.scale as i64;
+        // Both are bounded by MAX_DIGITS and MAX_EXPONENT.
+        let scale = BigInt::from(10).pow(power.unsigned_abs() as u32);
+        if power < 0 { Rational::new(digits, scale) } else { Rational::new(digits * scale, BigInt::one()) }
     }
 }
 
-impl Rational {
-    /// The last number in a text: integers, decimals, thousands separated by commas, exponents, fractions
-    /// `a/b` and `\frac{a}{b}`, each with a sign. A minus between two operands is not a sign.
-    pub fn last_in(text: &str) -> Option<Self> {
-        // LaTeX separates thousands by {,} or a thin space.
-        let text = text.replace("{,}", ",").replace("\\!", "").replace('\u{2212}', "-");
-        let text = without_thin_spaces(&text);
-        let bytes = text.as_bytes();
-        let (mut at, mut last) = (0, None);
-        while at < bytes.len() {
-            if let Some((mut number, end)) = number_at(&text, at) {
-                number.is_negative ^= has_sign(bytes, at);
-                last = Some(number);
-                at = end;
-            } else {
-                at += passed_over(bytes, at);
-            }
-        }
-        last
+impl<'a> Found<'a> {
+    fn of(above: Decimal<'a>, below: Option<Decimal<'a>>) -> Self {
+        Self { is_negative: false, above, below }
     }
 
-    fn over(&self, other: &Self) -> Option<Self> {
-        (!other.numerator.is_empty()).then(|| Self {
-            is_negative: self.is_negative ^ other.is_negative,
-            numerator: multiply(&self.numerator, &other.denominator),
-            denominator: multiply(&self.denominator, &other.numerator),
-        })
-    }
-}
-
-impl std::fmt::Display for Rational {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = |digits: &[u8]| String::from_utf8_lossy(digits).into_owned();
-        if self.is_negative && !self.numerator.is_empty() {
-            f.write_str("-")?;
+    fn numeral(&self) -> Numeral {
+        let mut value = self.above.value();
+        let mut is_decimal = self.above.scale > 0;
+        if let Some(below) = self.below.as_ref().map(Decimal::value).filter(|below| !below.is_zero()) {
+            value /= below;
+            is_decimal = false;
         }
-        let decimals = self.denominator.len() - 1;
-        if !self.denominator[1..].iter().all(|&digit| digit == b'0') || self.denominator[0] != b'1' {
-            return write!(f, "{}/{}", text(&self.numerator), text(&self.denominator));
-        }
-        let padded = format!("{:0>width$}", text(&self.numerator), width = decimals + 1);
-        let (whole, part) = padded.split_at(padded.len() - decimals);
-        match part.trim_end_matches('0') {
-            "" => f.write_str(whole),
-            part => write!(f, "{whole}.{part}"),
-        }
+        Numeral { value: if self.is_negative { -value } else { value }, is_decimal }
     }
 }
 
@@ -92,7 +134,7 @@ fn without_thin_spaces(text: &str) -> String {
 }
 
 /// A number or fraction that begins exactly at `at`, and where it ends.
-fn number_at(text: &str, at: usize) -> Option<(Rational, usize)> {
+fn number_at(text: &str, at: usize, commas: Commas) -> Option<(Found<'_>, usize)> {
     let bytes = text.as_bytes();
     if bytes[at] == b'\\' {
         return fraction_command(text, at);
@@ -100,7 +142,7 @@ fn number_at(text: &str, at: usize) -> Option<(Rational, usize)> {
     if is_in_word(bytes, at) {
         return None;
     }
-    let (number, end) = decimal(bytes, at)?;
+    let (number, end) = decimal(bytes, at, commas)?;
     let mut below = end;
     while bytes.get(below) == Some(&b' ') {
         below += 1;
@@ -110,13 +152,13 @@ fn number_at(text: &str, at: usize) -> Option<(Rational, usize)> {
         while bytes.get(below) == Some(&b' ') {
             below += 1;
         }
-        if let Some((denominator, denominator_end)) = decimal(bytes, below)
-            && let Some(fraction) = number.over(&denominator)
+        if let Some((denominator, denominator_end)) = decimal(bytes, below, commas)
+            && !denominator.is_zero()
         {
-            return Some((fraction, denominator_end));
+            return Some((Found::of(number, Some(denominator)), denominator_end));
         }
     }
-    Some((number, end))
+    Some((Found::of(number, None), end))
 }
 
 /// Whether what stands at `at` continues a word, as in `H2O`.
@@ -135,16 +177,16 @@ fn passed_over(bytes: &[u8], at: usize) -> usize {
 }
 
 /// `\frac{a}{b}` and its variants; also `\frac12`.
-fn fraction_command(text: &str, at: usize) -> Option<(Rational, usize)> {
+fn fraction_command(text: &str, at: usize) -> Option<(Found<'_>, usize)> {
     let rest = &text[at..];
     let name = ["\\frac", "\\dfrac", "\\tfrac", "\\cfrac"].into_iter().find(|name| rest.starts_with(name))?;
     let (above, after_above) = argument(text, at + name.len())?;
     let (below, end) = argument(text, after_above)?;
-    Some((above.over(&below)?, end))
+    (!below.is_zero()).then(|| (Found::of(above, Some(below)), end))
 }
 
 /// One argument of a command: a braced number, or a single digit.
-fn argument(text: &str, at: usize) -> Option<(Rational, usize)> {
+fn argument(text: &str, at: usize) -> Option<(Decimal<'_>, usize)> {
     let rest = text.get(at..)?;
     let blank = rest.len() - rest.trim_start().len();
     let rest = rest.trim_start();
@@ -154,38 +196,43 @@ fn argument(text: &str, at: usize) -> Option<(Rational, usize)> {
         let inner = content[..close].trim();
         let (is_negative, digits) =
             inner.strip_prefix('-').map_or((false, inner), |rest| (true, rest.trim()));
-        let (mut number, end) = decimal(digits.as_bytes(), 0)?;
-        number.is_negative = is_negative;
+        let (number, end) = decimal(digits.as_bytes(), 0, Commas::Thousands)?;
+        let number = Decimal { is_negative, ..number };
         return (end == digits.len()).then_some((number, at + blank + close + 2));
     }
-    let digit = rest.bytes().next().filter(u8::is_ascii_digit)?;
-    Some((natural(&[digit], 0), at + blank + 1))
+    let written = rest.as_bytes().get(..1).filter(|digit| digit.iter().all(u8::is_ascii_digit))?;
+    let number = Decimal { is_negative: false, written, scale: 0, exponent: 0 };
+    Some((number, at + blank + 1))
 }
 
 /// Digits with thousands, decimals and exponent that begin exactly at `at`.
-fn decimal(bytes: &[u8], at: usize) -> Option<(Rational, usize)> {
+fn decimal(bytes: &[u8], at: usize, commas: Commas) -> Option<(Decimal<'_>, usize)> {
     let run =
         |from: usize| bytes[from.min(bytes.len())..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let mut digits = Vec::new();
     let first = run(at);
     let mut end = at + first;
-    digits.extend_from_slice(bytes.get(at..end)?);
-    if (1..=3).contains(&first) {
-        while bytes.get(end) == Some(&b',') && run(end + 1) == 3 && digits.len() <= MAX_DIGITS {
-            digits.extend_from_slice(&bytes[end + 1..end + 4]);
+    let mut num_digits = first;
+    if (1..=3).contains(&first) && commas != Commas::Separators {
+        while bytes.get(end) == Some(&b',') && run(end + 1) == 3 && num_digits <= MAX_DIGITS {
+            num_digits += 3;
             end += 4;
         }
     }
     let mut scale = 0;
-    if bytes.get(end) == Some(&b'.') && run(end + 1) > 0 {
+    let is_point = match bytes.get(end) {
+        Some(b'.') => true,
+        Some(b',') => commas == Commas::Decimal && end == at + first && first > 0,
+        _ => false,
+    };
+    if is_point && run(end + 1) > 0 {
         scale = run(end + 1);
-        digits.extend_from_slice(&bytes[end + 1..=end + scale]);
+        num_digits += scale;
         end += 1 + scale;
     }
-    if digits.is_empty() || digits.len() > MAX_DIGITS {
+    if !(1..=MAX_DIGITS).contains(&num_digits) {
         return None;
     }
-    let mut number = natural(&digits, scale);
+    let mut number = Decimal { is_negative: false, written: bytes.get(at..end)?, scale, exponent: 0 };
     if matches!(bytes.get(end), Some(b'e' | b'E')) {
         let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
         let from = end + 1 + sign;
@@ -194,23 +241,11 @@ fn decimal(bytes: &[u8], at: usize) -> Option<(Rational, usize)> {
         if let Ok(exponent) = exponent
             && exponent <= MAX_EXPONENT
         {
-            let is_small = bytes[end + 1] == b'-';
-            let scaled = if is_small { &mut number.denominator } else { &mut number.numerator };
-            if !scaled.is_empty() {
-                scaled.resize(scaled.len() + exponent, b'0');
-            }
+            number.exponent = if bytes[end + 1] == b'-' { -(exponent as i64) } else { exponent as i64 };
             end = from + len;
         }
     }
     Some((number, end))
-}
-
-/// Digits over ten to the power `scale`.
-fn natural(digits: &[u8], scale: usize) -> Rational {
-    let leading = digits.iter().take_while(|&&digit| digit == b'0').count();
-    let mut denominator = vec![b'1'];
-    denominator.resize(1 + scale, b'0');
-    Rational { is_negative: false, numerator: digits[leading..].to_vec(), denominator }
 }
 
 /// Whether the number at `at` has a minus that is a sign and not a subtraction.
@@ -249,31 +284,14 @@ fn follows_operand(ahead: &[u8]) -> bool {
             .is_some_and(|byte| byte.is_ascii_digit() || *byte == b')')
 }
 
-/// Schoolbook product of two digit strings without leading zeros; zero is empty.
-fn multiply(left: &[u8], right: &[u8]) -> Vec<u8> {
-    if left.is_empty() || right.is_empty() {
-        return Vec::new();
-    }
-    let mut sums = vec![0_u32; left.len() + right.len()];
-    for (i, a) in left.iter().rev().enumerate() {
-        let mut carry = 0;
-        for (j, b) in right.iter().rev().enumerate() {
-            let sum = sums[i + j] + u32::from(a - b'0') * u32::from(b - b'0') + carry;
-            sums[i + j] = sum % 10;
-            carry = sum / 10;
-        }
-        sums[i + right.len()] += carry;
-    }
-    sums.iter().rev().skip_while(|&&digit| digit == 0).map(|&digit| digit as u8 + b'0').collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn equal(left: &str, right: &str) -> bool {
-        let number = |text: &str| Rational::last_in(text).unwrap_or_else(|| panic!("no number in {text:?}"));
-        number(left) == number(right)
+        let number =
+            |text: &str| last_in(text, Commas::Thousands).unwrap_or_else(|| panic!("no number in {text:?}"));
+        number(left).value == number(right).value
     }
 
     #[test]
@@ -339,27 +357,25 @@ mod tests {
             ("3 e", "3"),
             ("3e", "3"),
         ] {
-            assert!(equal(text, value), "{text}: {:?}", Rational::last_in(text));
+            assert!(equal(text, value), "{text}: {:?}", last_in(text, Commas::Thousands));
         }
         for text in ["", "no number", ".", "-", r"\frac{a}{b}", "H2", "x123"] {
-            assert!(Rational::last_in(text).is_none(), "{text}");
+            assert!(last_in(text, Commas::Thousands).is_none(), "{text}");
         }
     }
 
     #[test]
-    fn numbers_are_shown_shortly() {
-        for (text, shown) in
-            [("1,080", "1080"), ("-.50", "-0.5"), ("1e-3", "0.001"), ("2/4", "2/4"), ("-0", "0")]
-        {
-            assert_eq!(Rational::last_in(text).unwrap().to_string(), shown);
-        }
+    fn a_comma_may_stand_before_decimals() {
+        let number = |text: &str| last_in(text, Commas::Decimal).unwrap().value;
+        assert_eq!(number("2,74 or so"), Rational::new(274.into(), 100.into()));
+        assert_eq!(number("1,000"), Rational::from_integer(1000.into()));
     }
 
     #[test]
     fn hostile_lengths_end_quickly() {
-        assert!(Rational::last_in(&"9".repeat(1_000_000)).is_none());
-        assert!(Rational::last_in(&"999,".repeat(250_000)).is_none());
-        assert!(Rational::last_in(&r"\frac{".repeat(150_000)).is_none());
+        assert!(last_in(&"9".repeat(1_000_000), Commas::Thousands).is_none());
+        assert!(last_in(&"999,".repeat(250_000), Commas::Thousands).is_none());
+        assert!(last_in(&r"\frac{".repeat(150_000), Commas::Thousands).is_none());
         assert!(equal("1", &format!("{} 1", "1e999999999 ".repeat(1000))));
     }
 }
