@@ -37,7 +37,7 @@ const WITHOUT_TORCH: [&str; 13] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 35] = [
+const HOMES: [(&str, &[&str]); 37] = [
     ("axum", &["server"]),
     ("hyper", &["server"]),
     ("hyper-util", &["server"]),
@@ -71,6 +71,8 @@ const HOMES: [(&str, &[&str]); 35] = [
     ("clap_complete", &["cli"]),
     ("clap_mangen", &["cli"]),
     ("crc32fast", &["slime"]),
+    ("landlock", &["sandbox"]),
+    ("seccompiler", &["sandbox"]),
     ("maud", &["slime"]),
     ("ratatui", &["slime"]),
 ];
