@@ -37,7 +37,7 @@ const WITHOUT_TORCH: [&str; 13] = [
 ];
 
 /// Foreign libraries and the crates that may name them.
-const HOMES: [(&str, &[&str]); 38] = [
+const HOMES: [(&str, &[&str]); 40] = [
     ("axum", &["server"]),
     ("hyper", &["server"]),
     ("hyper-util", &["server"]),
@@ -74,6 +74,8 @@ const HOMES: [(&str, &[&str]); 38] = [
     ("clap_complete", &["cli"]),
     ("clap_mangen", &["cli"]),
     ("crc32fast", &["slime"]),
+    ("landlock", &["sandbox"]),
+    ("seccompiler", &["sandbox"]),
     ("maud", &["slime"]),
     ("ratatui", &["slime"]),
 ];

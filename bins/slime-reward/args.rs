@@ -41,6 +41,10 @@ pub struct Args {
     /// Threads that score; the default is one for each core
     #[arg(long, value_name = "N", conflicts_with = "follow")]
     pub threads: Option<NonZeroUsize>,
+    /// Least isolation with which code of responses is run: limits, seccomp, landlock or namespaces; a machine that allows
+    /// less is an error [default: landlock, or the configuration's reward.sandbox_min]
+    #[arg(long, value_name = "TIER")]
+    pub sandbox_min: Option<String>,
     /// Stay with a run whose reward.placement is separate; its run.toml names the types
     #[arg(long, value_name = "RUN", conflicts_with_all = ["types", "input", "output", "explain", "stats", "skip_bad", "batch_rows", "config", "dry_run"])]
     pub follow: Option<PathBuf>,
@@ -77,11 +81,19 @@ Writes:  the same rows plus `reward` (the weighted sum) and `rewards` (one value
          with --follow reads RUN/rollout segments and writes RUN/column/reward and RUN/trace";
 
 const AFTER_TYPES: &str = "\
+Metadata of code, one of:
+  {\"cases\": [{\"stdin\": \"2\", \"stdout\": \"4\"}]}     whole programs; \"compare\": lines, tokens, exact
+  {\"tests\": \"assert f(2) == 4\"}                 Python, JavaScript; text or list; \"setup\" before it
+  {\"prompt\": .., \"test\": .., \"entry_point\": ..} a row of HumanEval
+  {\"test_list\": [..], \"test_setup_code\": ..}    a row of MBPP
+and beside it \"language\" (python), \"time_limit_s\" (10) and \"memory_limit_mb\" (1024) of each run
+
 Example:
   slime-reward --type number,format:json:0.2 --input samples.jsonl --output scored.jsonl
 
 Exit codes: 0 ok, 64 usage, 65 bad row or label, 66 no input, 69 program or server failed,
-            73 cannot create, 74 I/O, 75 drained, 77 permission, 78 configuration";
+            or a compiler, an interpreter or isolation is missing, 71 OS, 73 cannot create,
+            74 I/O, 75 drained, 77 permission, 78 configuration";
 
 impl Args {
     /// The configuration with `--set` on top and `--type` in force.
@@ -94,6 +106,19 @@ impl Args {
             return Err(Failure::usage("no reward type").with_hint("name one: --type number"));
         }
         Ok(config)
+    }
+
+    /// Starts the sandbox if a type runs code; to be called before anything that starts a thread.
+    pub fn start_sandbox(&self, config: &slime_config::RunConfig) -> Result<(), Failure> {
+        let min = self.sandbox_min.as_deref().unwrap_or(config.reward.sandbox_min.name());
+        if config.reward.runs_code() {
+            let standing = slime_verifier::start_sandbox(min)
+                .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
+            tracing::info!("{standing}");
+        } else if self.sandbox_min.is_some() {
+            tracing::warn!("--sandbox-min has no effect: no reward type runs code");
+        }
+        Ok(())
     }
 
     /// The reward types of a configuration.

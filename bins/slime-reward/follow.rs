@@ -14,6 +14,7 @@ use slime_metrics::Trace;
 use slime_metrics::trace::Span;
 
 use crate::args::Args;
+use crate::score::tell_restarts;
 use crate::write_rewards::provenance;
 
 /// Time between heartbeats.
@@ -29,9 +30,10 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
         let message = format!("--worker {}: expected below --num-workers {}", args.worker, args.num_workers);
         return Err(Failure::usage(message));
     }
-    drain::install();
     let config = slime_config::load(Some(&RunDir::new(run).run_toml()), &args.sets)
         .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
+    args.start_sandbox(&config)?;
+    drain::install();
     if config.reward.placement == Placement::Inline {
         return Err(Failure::new(
             exit::CONFIG,
@@ -59,6 +61,7 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
     let owner = paths::worker(COLUMN, args.worker);
     let trace = Trace::start(run, &owner, worker.incarnation(), &config.metrics);
     let mut idle = Idle::default();
+    let mut num_restarts = 0;
     loop {
         enter(Section::Wait);
         if drain::requested() {
@@ -88,6 +91,7 @@ pub fn follow(run: &Path, args: &Args) -> Result<(), Failure> {
                         .score_segment(&segment, &bytes)
                         .map_err(|error| Failure::from_error(error.exit_code(), &error))?;
                     tracing::debug!(segment, rows = rows.len(), "scored");
+                    num_restarts = tell_restarts(num_restarts);
                     let num_failed = rewards.take_failures();
                     if num_failed > 0 {
                         tracing::warn!(

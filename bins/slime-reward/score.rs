@@ -31,6 +31,7 @@ pub fn main() -> Result<(), Failure> {
         let text = config.to_toml().map_err(|error| Failure::from_error(error.exit_code(), &error))?;
         return Err(Failure::new(0, text));
     }
+    args.start_sandbox(&config)?;
     if let Some(threads) = args.threads {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global();
         pool.map_err(|error| Failure::new(exit::OS, error))?;
@@ -53,7 +54,17 @@ pub fn main() -> Result<(), Failure> {
     }
     stream.finish()?;
     pass.finish()?;
+    tell_restarts(0);
     output.finish()
+}
+
+/// Says when zygotes of the sandbox had to be started again since there were `known` such starts; how many there are now.
+pub fn tell_restarts(known: u64) -> u64 {
+    let num_restarts = slime_verifier::num_sandbox_restarts();
+    if num_restarts > known {
+        tracing::warn!("zygotes of the sandbox ended and were started again: {num_restarts} so far");
+    }
+    num_restarts
 }
 
 /// What happens to rows between their scoring and the output.

@@ -39,6 +39,12 @@ pub struct Builder {
     metrics: Metrics,
 }
 
+/// Whether the builder's process computes rewards: those of steps, or of evaluations.
+pub fn scores(config: &RunConfig) -> bool {
+    let scores_steps = !config.data.kind.is_recorded() && config.reward.placement == Placement::Inline;
+    scores_steps || !config.eval.is_empty()
+}
+
 impl Builder {
     /// Claims the builder's next incarnation.
     pub fn start(store: &mut dyn Store, config: &RunConfig, run_dir: &RunDir) -> Result<Self, Failure> {
@@ -138,6 +144,10 @@ impl Builder {
     /// The last words.
     pub fn finish(&self) {
         self.metrics.finish();
+        let num_restarts = slime_verifier::num_sandbox_restarts();
+        if num_restarts > 0 {
+            tracing::warn!("zygotes of the sandbox ended and were started again: {num_restarts}");
+        }
     }
 }
 

@@ -9,16 +9,22 @@ use slime_config::{RunDir, paths};
 use slime_exchange::{Error, FsStore, Idle, join_attempt, refuse_second};
 
 use crate::args::Once;
-use crate::build_steps::Builder;
+use crate::build_steps::{self, Builder};
 use crate::failure;
 use crate::replicate::{BEAT_MS, Replicator};
 
 /// `slime-rollout --follow RUN`.
 pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
-    drain::install();
     let run_dir = RunDir::new(run);
     let config = slime_config::load(Some(&run_dir.run_toml()), &args.settings.sets).map_err(failure!())?;
     let resident = &args.resident;
+    if resident.replica.is_none() && build_steps::scores(&config) && config.reward.runs_code() {
+        // Before the first thread and the first device: the sandbox is forked from what this process is now.
+        let min = config.reward.sandbox_min.name();
+        let standing = slime_verifier::start_sandbox(min).map_err(failure!())?;
+        tracing::info!("{standing}");
+    }
+    drain::install();
     let role = resident.replica.map_or_else(|| paths::BUILDER.to_owned(), paths::replica);
     join_attempt(&role, &config.watchdog);
     let mut store = FsStore::open(run).map_err(failure!())?;

@@ -32,7 +32,7 @@ pub use hf_config::{Family, HfConfig, HfConfigError, Moe, QkNormScope, RopeScali
 pub use load::{RunConfig, load, parse};
 pub use metrics::{Metrics, Warnings};
 pub use paths::{Physical, RunDir};
-pub use rollout::{DynamicFilter, Placement, Reward, Rollout};
+pub use rollout::{DynamicFilter, Placement, Reward, Rollout, SandboxTier};
 pub use routing_replay::RoutingReplay;
 pub use run::{Checkpoint, Device, Order, Run, Watchdog};
 pub use train::{Parallel, Schedule, Train};

@@ -104,10 +104,52 @@ pub struct Reward {
     pub placement: Placement,
     /// Whether programs and servers may reward spans of text: the tokenizer of `model.path` tells their tokens.
     pub spans: bool,
+    /// Least isolation with which code of responses is run; a machine that allows less is an error.
+    pub sandbox_min: SandboxTier,
+}
+
+/// Isolation of untrusted code, from the least to the most (README, "Rewards of code").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxTier {
+    /// Limits of time, memory, processes and output.
+    Limits,
+    /// A list of allowed system calls.
+    Seccomp,
+    /// Landlock: no files of the user.
+    Landlock,
+    /// Namespaces: nothing else exists.
+    Namespaces,
+}
+
+impl SandboxTier {
+    /// The name, as in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Limits => "limits",
+            Self::Seccomp => "seccomp",
+            Self::Landlock => "landlock",
+            Self::Namespaces => "namespaces",
+        }
+    }
+}
+
+impl Reward {
+    /// Whether one of the types runs code of responses.
+    pub fn runs_code(&self) -> bool {
+        let is_code = |word: &str| word == "code";
+        // Also inside of other types, as in `guard:code`.
+        self.types.iter().any(|name| name.split([':', ' ', '=', '\'', '"', '_']).any(is_code))
+    }
 }
 
 impl Default for Reward {
     fn default() -> Self {
-        Self { types: vec!["number".to_owned()], placement: Placement::Inline, spans: false }
+        Self {
+            types: vec!["number".to_owned()],
+            placement: Placement::Inline,
+            spans: false,
+            sandbox_min: SandboxTier::Landlock,
+        }
     }
 }

@@ -175,6 +175,7 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
             &["train.mtp_loss_coef"],
             "a loss of pairs is no loss of tokens that a further one could be predicted beside",
         ),
+        (!config.reward.runs_code(), &["reward.sandbox_min"], "no type of reward.types runs code"),
         (constant, &["train.min_lr"], "train.schedule is constant"),
     ];
     rules.extend(of_algorithm(config));
@@ -227,6 +228,7 @@ mod tests {
             ),
             ("[rollout]\ntemperature = 0\ntop_k = 5\n", "rollout.top_k"),
             ("[train]\nmin_lr = 1e-9\n", "train.min_lr"),
+            ("[reward]\nsandbox_min = \"seccomp\"\n", "reward.sandbox_min"),
             ("[data]\nloss_mask = \"prefix\"\n", "data.loss_mask"),
             ("[data]\nkind = \"preferences\"\nprompts = \"a\"\nmessages_key = \"m\"\n", "data.messages_key"),
             ("[data]\nkind = \"conversations\"\nprompts = \"a\"\nchosen_key = \"c\"\n", "data.chosen_key"),

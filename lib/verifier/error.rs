@@ -113,6 +113,9 @@ pub enum Error {
         "reward.spans = true: expected model.path, whose tokenizer tells the tokens of spans; it is not set"
     )]
     NoTokenizer,
+    /// The sandbox, or a compiler or interpreter that code needs.
+    #[error(transparent)]
+    Sandbox(#[from] slime_sandbox::Error),
     /// A segment that cannot be read.
     #[error(transparent)]
     Record(#[from] slime_record::Error),
@@ -151,6 +154,7 @@ impl Error {
             | Self::LabelWithoutNumber { .. } => 65,
             Self::NoTokenizer => 78,
             Self::Tokenizer(source) => source.exit_code(),
+            Self::Sandbox(source) => source.exit_code(),
             Self::Record(source) => source.exit_code(),
             Self::Row { source, .. } | Self::Segment { source, .. } => source.exit_code(),
         }

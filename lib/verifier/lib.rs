@@ -3,6 +3,7 @@
 
 mod answer;
 mod choice;
+mod code;
 mod command;
 mod error;
 mod exact;
@@ -38,6 +39,7 @@ mod types;
 mod verifier;
 
 pub use answer::answer_text;
+pub use code::{num_sandbox_restarts, start_sandbox, start_sandbox_with};
 pub use error::{Error, Result};
 pub use registry::{Family, Form, RewardType, help, list, types};
 pub use reward_set::{Part, RewardSet, Scored};

@@ -1,6 +1,7 @@
 //! The table of reward types: a row for each, by field. Lists, help, weights and hints come from it.
 
 use crate::choice::Choice;
+use crate::code::{Code, Scoring};
 use crate::command::Command;
 use crate::exact::Exact;
 use crate::format::{Format, pattern};
@@ -181,6 +182,23 @@ const MATHEMATICS: &[RewardType] = &[
     },
 ];
 
+const CODE: &[RewardType] = &[
+    RewardType {
+        name: "code",
+        reaches_outside: true,
+        about: "the response's code, run in a sandbox, passes all tests of its metadata",
+        make: |_| Ok(Box::new(Code::new(Scoring::All))),
+        ..PLAIN
+    },
+    RewardType {
+        name: "code:rate",
+        reaches_outside: true,
+        about: "the share of the tests that its code passes",
+        make: |_| Ok(Box::new(Code::new(Scoring::Rate))),
+        ..PLAIN
+    },
+];
+
 const AROUND: &[RewardType] = &[
     RewardType {
         name: "boxed",
@@ -269,6 +287,7 @@ const OUTSIDE: &[RewardType] = &[
 pub const FAMILIES: &[Family] = &[
     Family { title: "Text", types: TEXT },
     Family { title: "Mathematics", types: MATHEMATICS },
+    Family { title: "Code", types: CODE },
     Family { title: "Around other types", types: AROUND },
     Family { title: "Models and programs", types: OUTSIDE },
 ];

@@ -145,12 +145,18 @@ fn labels_that_raise_exceptions_are_errors() {
     };
     for kind in ["math", "slime_math", "deepscaler", "dapo", "mathd", "gsm8k"] {
         let problem = error(kind, None);
-        assert_eq!(problem.to_string(), format!("row 2: the {kind} reward needs a label, and the row has none"));
+        assert_eq!(
+            problem.to_string(),
+            format!("row 2: the {kind} reward needs a label, and the row has none")
+        );
         assert!(matches!(problem, Error::Row { row: 1, .. }), "{kind}");
     }
     for kind in ["dapo", "gsm8k"] {
         let problem = error(kind, Some("abc"));
         assert!(matches!(problem, Error::Row { row: 1, .. }), "{problem}");
-        assert_eq!(problem.to_string(), format!("row 2: the {kind} reward finds no number in the label \"abc\""));
+        assert_eq!(
+            problem.to_string(),
+            format!("row 2: the {kind} reward finds no number in the label \"abc\"")
+        );
     }
 }
