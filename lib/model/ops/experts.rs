@@ -86,14 +86,14 @@ struct Order {
 }
 
 impl Order {
-    fn new(ids_tk: &Tensor, num_experts: i64, kind: Kind) -> Result<Self> {
-        let (t, k) = ids_tk.size2()?;
+    fn new(ids_tk: &Tensor, down_edm: &Tensor, kind: Kind) -> Result<Self> {
+        let ((t, k), (num_experts, d, m)) = (ids_tk.size2()?, down_edm.size3()?);
         let flat_n = ids_tk.f_reshape([t * k])?;
         // Stable, so the sums of an expert's gradients run over tokens in order.
         let pair_n = flat_n.f_argsort_stable(true, 0, false)?;
         let row_n = pair_n.f_argsort_stable(true, 0, false)?;
         let token_n = pair_n.f_div_scalar_mode(k, "floor")?;
-        let groups = Groups::new(&flat_n.f_index_select(0, &pair_n)?, num_experts, kind)?;
+        let groups = Groups::new(&flat_n.f_index_select(0, &pair_n)?, num_experts, kind, [d, m])?;
         Ok(Self { pair_n, token_n, row_n, groups, shape: [t, k] })
     }
 
@@ -130,7 +130,7 @@ impl Dispatch {
     fn outputs(&self, inputs: &[Tensor]) -> Result<Forward> {
         let (inputs, _) = parts(inputs)?;
         let [x_td, weights_tk, gate_up_emd, down_edm, ids_tk] = inputs;
-        let order = Order::new(ids_tk, gate_up_emd.size3()?.0, x_td.kind())?;
+        let order = Order::new(ids_tk, down_edm, x_td.kind())?;
         let h = grouped(&order.scatter(x_td)?, &gate_up_emd.f_transpose(1, 2)?, &order.groups)?;
         let act_nm = if self.is_served {
             silu_mul::silu_mul(&Workspace::default(), &h)?
@@ -153,7 +153,7 @@ impl Dispatch {
             });
         };
         let kind = x_td.kind();
-        let order = Order::new(ids_tk, gate_up_emd.size3()?.0, kind)?;
+        let order = Order::new(ids_tk, down_edm, kind)?;
         let (grad_nd, weight_n1) = (order.scatter(grad_td)?, order.column(weights_tk, kind)?);
         let m = h.size2()?.1 / 2;
         let (gate, up) = (h.f_narrow(1, 0, m)?, h.f_narrow(1, m, m)?);

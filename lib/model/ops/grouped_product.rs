@@ -17,12 +17,15 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// The groups of rows with the sorted group numbers `sorted_n` (i64), for products of `kind`.
-    pub fn new(sorted_n: &Tensor, num_groups: i64, kind: Kind) -> Result<Self> {
+    /// The groups of rows with the sorted group numbers `sorted_n` (i64), for products of `kind` with matrices whose rows
+    /// and columns are of `widths`.
+    pub fn new(sorted_n: &Tensor, num_groups: i64, kind: Kind, widths: [i64; 2]) -> Result<Self> {
         let device = sorted_n.device();
         let numbers_e = Tensor::f_arange(num_groups, (Kind::Int64, device))?;
         let ends_e = numbers_e.f_searchsorted(sorted_n, true, true, "right", None::<&Tensor>)?;
-        let is_one_kernel = device.is_cuda() && kind == Kind::BFloat16;
+        // The kernel loads 16 bytes of a row at a time.
+        let is_aligned = widths.iter().all(|width| width % 8 == 0);
+        let is_one_kernel = device.is_cuda() && kind == Kind::BFloat16 && is_aligned;
         let host_ends =
             if is_one_kernel { None } else { Some(Vec::try_from(ends_e.f_to_kind(Kind::Int64)?)?) };
         Ok(Self { ends_e, host_ends })
