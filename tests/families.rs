@@ -152,7 +152,9 @@ fn samples_bring_the_experts_of_generation_and_training_goes_there() {
         // Elsewhere: the log-probs of training follow.
         for row in &mut rows {
             let ids = row["routed_experts"].as_array_mut().unwrap();
-            ids.iter_mut().for_each(|id| *id = json!((id.as_u64().unwrap() + 1) % 6));
+            for id in ids.iter_mut() {
+                *id = json!((id.as_u64().unwrap() + 1) % 6);
+            }
         }
         let elsewhere = mismatch(dir, &train(dir, &rows, &dump, &sets));
         assert!(elsewhere > 1e-2, "{family}: {elsewhere}");

@@ -81,8 +81,8 @@ const HOMES: [(&str, &[&str]); 40] = [
 ];
 
 /// Crates whose files may opt in to unsafe code.
-const UNSAFE: [&str; 9] =
-    ["cli", "comm", "cuda", "torch", "kernel", "exchange", "weights", "sandbox", "transport"];
+const UNSAFE: [&str; 10] =
+    ["cli", "comm", "cuda", "torch", "kernel", "model", "exchange", "weights", "sandbox", "transport"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with = "follow")]
     pub threads: Option<NonZeroUsize>,
     /// Least isolation with which code of responses is run: limits, seccomp, landlock or namespaces; a machine that allows
-    /// less is an error [default: landlock, or the configuration's reward.sandbox_min]
+    /// less is an error [default: landlock, or the configuration's `reward.sandbox_min`]
     #[arg(long, value_name = "TIER")]
     pub sandbox_min: Option<String>,
     /// Stay with a run whose reward.placement is separate; its run.toml names the types

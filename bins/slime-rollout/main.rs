@@ -1,4 +1,5 @@
 //! slime-rollout: samples responses to prompts, replays recorded ones, scores given tokens, and serves an engine.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
 mod build_steps;

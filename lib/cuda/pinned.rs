@@ -46,7 +46,10 @@ impl Pinned {
     /// Queues a copy of the first `len` bytes to `target`, an address on the GPU.
     ///
     /// # Errors
-    /// More bytes than there are; the driver refuses.
+    /// The driver refuses.
+    ///
+    /// # Panics
+    /// There are fewer bytes.
     ///
     /// # Safety
     /// `target` has `len` bytes until the stream is past the copy; nobody writes these bytes before that.
@@ -62,6 +65,9 @@ impl Pinned {
     ///
     /// # Errors
     /// The driver refuses.
+    ///
+    /// # Panics
+    /// There are fewer bytes.
     ///
     /// # Safety
     /// `source` has `len` bytes until the stream is past the copy; nobody reads these bytes before that.

@@ -1,14 +1,12 @@
 //! The residual add and the RMS norm that follows it. Suffixes: t tokens, d hidden size.
 #![expect(unsafe_code, reason = "launches a kernel")]
 
-use slime_cuda::{Launch, Program};
-use slime_torch::cuda::current_stream;
+use slime_cuda::Program;
 use tch::{Device, Kind, Tensor};
 
+use crate::Result;
 use crate::arguments::Arguments;
 use crate::check::{bf16, device_of, is_as, is_element, refused};
-use crate::registry::functions;
-use crate::{Error, Result};
 
 const NAME: &str = "add_norm";
 const SOURCE: &str = concat!(include_str!("element.cuh"), include_str!("add_norm.cu"));
@@ -50,27 +48,18 @@ pub fn serve(
     let threads = threads(hidden);
     let defines = [bf16(kind), ("HIDDEN", hidden), ("THREADS", threads)];
     let program = Program { name: "add_norm.cu", source: SOURCE, defines: &defines };
-    let mut arguments = Arguments::default()
+    let arguments = Arguments::default()
         .tensor(x_td)
         .optional(delta_td)
         .tensor(weight_d)
         .tensor(out_td)
         .float(eps as f32);
-    let launch =
-        Launch { grid: [num_tokens as u32, 1, 1], block: threads as u32, stream: current_stream(number)? };
-    let loaded = functions(number, &program, &[NAME])?;
-    let function = loaded.first().ok_or_else(missing)?;
-    // SAFETY: the arguments are those of the kernel, checked above; libtorch keeps memory that this stream still uses from
-    // others when a tensor is dropped.
-    Ok(unsafe { function.launch(&launch, &mut arguments.pointers())? })
+    // SAFETY: the arguments are those of the kernel, checked above.
+    unsafe { arguments.launch(number, (&program, NAME), ([num_tokens as u32, 1, 1], threads)) }
 }
 
 fn threads(hidden: i64) -> i64 {
     ((hidden / 8 + 31) / 32 * 32).min(MOST_THREADS)
-}
-
-fn missing() -> Error {
-    refused(NAME, "functions", "1", "none")
 }
 
 #[cfg(test)]

@@ -1,8 +1,15 @@
 //! The arguments of a launch, kept alive until it is queued.
+#![expect(unsafe_code, reason = "launches a kernel")]
 
 use std::ffi::c_void;
 
+use slime_cuda::{Launch, Program};
+use slime_torch::cuda::current_stream;
 use tch::Tensor;
+
+use crate::Result;
+use crate::check::refused;
+use crate::registry::functions;
 
 /// Values in the order of a kernel's parameters.
 #[derive(Debug, Default)]
@@ -36,8 +43,27 @@ impl Arguments {
         self
     }
 
-    /// Where the driver finds them.
-    pub fn pointers(&mut self) -> Vec<*mut c_void> {
-        self.words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect()
+    /// Queues the kernel `name`, which its program has alone, on the current stream of GPU `device`.
+    ///
+    /// # Errors
+    /// No compiler or driver, or they refuse.
+    ///
+    /// # Safety
+    /// The values are those of the kernel's parameters, in its order; addresses among them hold what it reads and writes.
+    pub unsafe fn launch(
+        mut self,
+        device: usize,
+        (program, name): (&Program<'_>, &'static str),
+        (grid, block): ([u32; 3], i64),
+    ) -> Result<()> {
+        let loaded = functions(device, program, &[name])?;
+        let function = loaded.first().ok_or_else(|| refused(name, "functions", "1", "none"))?;
+        let launch = Launch { grid, block: block as u32, stream: current_stream(device)? };
+        let mut pointers: Vec<*mut c_void> =
+            self.words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        // SAFETY: the caller's promise; libtorch keeps memory that this stream still uses from others when a tensor is
+        // dropped.
+        unsafe { function.launch(&launch, &mut pointers)? };
+        Ok(())
     }
 }

@@ -2,14 +2,12 @@
 //! of `head_dim`, v vocabulary, b blocks of a sequence.
 #![expect(unsafe_code, reason = "launches a kernel")]
 
-use slime_cuda::{Launch, Program};
-use slime_torch::cuda::current_stream;
+use slime_cuda::Program;
 use tch::{Kind, Tensor};
 
 use crate::Result;
 use crate::arguments::Arguments;
 use crate::check::{bf16, device_of, is_as, is_element, refused};
-use crate::registry::functions;
 
 const NAME: &str = "decode_inputs";
 const SOURCE: &str = concat!(include_str!("element.cuh"), include_str!("decode_inputs.cu"));
@@ -83,7 +81,7 @@ pub fn serve(tokens: Tokens<'_>, embed_vd: &Tensor, inv_freq_r: &Tensor, inputs:
     let number = device_of(NAME, embed_vd)?;
     let defines = defines(kind, hidden, half, tokens.block_size);
     let program = Program { name: "decode_inputs.cu", source: SOURCE, defines: &defines };
-    let mut arguments = Arguments::default()
+    let arguments = Arguments::default()
         .tensor(tokens.tokens_n)
         .tensor(tokens.positions_n)
         .tensor(tokens.sampled)
@@ -96,13 +94,8 @@ pub fn serve(tokens: Tokens<'_>, embed_vd: &Tensor, inv_freq_r: &Tensor, inputs:
         .tensor(&inputs.sin_nr)
         .tensor(&inputs.slots_n)
         .tensor(&inputs.visible_n);
-    let launch =
-        Launch { grid: [num_rows as u32, 1, 1], block: THREADS as u32, stream: current_stream(number)? };
-    let loaded = functions(number, &program, &[NAME])?;
-    let function = loaded.first().ok_or_else(|| refused(NAME, "functions", "1", "none"))?;
-    // SAFETY: the arguments are those of the kernel, checked above; libtorch keeps memory that this stream still uses from
-    // others when a tensor is dropped. Tokens and blocks are the caller's, who takes them from the vocabulary and the cache.
-    Ok(unsafe { function.launch(&launch, &mut arguments.pointers())? })
+    // SAFETY: the arguments are those of the kernel, checked above. Tokens and blocks are the caller's, who takes them from the vocabulary and the cache.
+    unsafe { arguments.launch(number, (&program, NAME), ([num_rows as u32, 1, 1], THREADS)) }
 }
 
 fn defines(kind: Kind, hidden: i64, half: i64, block_size: usize) -> [(&'static str, i64); 5] {

@@ -2,14 +2,12 @@
 //! t tokens, h query heads, g key-value heads, k `head_dim`, r half of it, p slots of the cache.
 #![expect(unsafe_code, reason = "launches a kernel")]
 
-use slime_cuda::{Launch, Program};
-use slime_torch::cuda::current_stream;
+use slime_cuda::Program;
 use tch::{Device, Kind, Tensor};
 
 use crate::Result;
 use crate::arguments::Arguments;
 use crate::check::{bf16, device_of, is_as, is_element, refused};
-use crate::registry::functions;
 
 const NAME: &str = "qk_norm_rope";
 const SOURCE: &str = concat!(include_str!("element.cuh"), include_str!("qk_norm_rope.cu"));
@@ -83,7 +81,7 @@ pub fn serve(
     let number = device_of(NAME, q_thk)?;
     let defines = defines(kind, heads, kv_heads, dim);
     let program = Program { name: "qk_norm_rope.cu", source: SOURCE, defines: &defines };
-    let mut arguments = Arguments::default()
+    let arguments = Arguments::default()
         .tensor(qkv)
         .optional(norm.map(|norm| norm.q_k))
         .optional(norm.map(|norm| norm.k_k))
@@ -96,12 +94,8 @@ pub fn serve(
         .float(norm.map_or(0.0, |norm| norm.eps) as f32);
     let warps = THREADS / 32;
     let grid = [num_tokens as u32, ((all + warps - 1) / warps) as u32, 1];
-    let launch = Launch { grid, block: THREADS as u32, stream: current_stream(number)? };
-    let loaded = functions(number, &program, &[NAME])?;
-    let function = loaded.first().ok_or_else(|| refused(NAME, "functions", "1", "none"))?;
-    // SAFETY: the arguments are those of the kernel, checked above; libtorch keeps memory that this stream still uses from
-    // others when a tensor is dropped. Slots are the caller's, who made them from blocks of this cache.
-    Ok(unsafe { function.launch(&launch, &mut arguments.pointers())? })
+    // SAFETY: the arguments are those of the kernel, checked above. Slots are the caller's, who made them from blocks of this cache.
+    unsafe { arguments.launch(number, (&program, NAME), (grid, THREADS)) }
 }
 
 fn defines(kind: Kind, heads: i64, kv_heads: i64, dim: i64) -> [(&'static str, i64); 5] {

@@ -1,14 +1,12 @@
 //! Draws a token from every row of logits, with its log-prob. Suffixes: n rows, v vocabulary.
 #![expect(unsafe_code, reason = "launches a kernel")]
 
-use slime_cuda::{Launch, Program};
-use slime_torch::cuda::current_stream;
+use slime_cuda::Program;
 use tch::{Kind, Tensor};
 
 use crate::Result;
 use crate::arguments::Arguments;
-use crate::check::{device_of, is_as, refused};
-use crate::registry::functions;
+use crate::check::{device_of, is_as};
 
 const NAME: &str = "sample";
 const SOURCE: &str = include_str!("sample.cu");
@@ -47,20 +45,15 @@ pub fn serve(logits_nv: &Tensor, draw: Draw<'_>, tokens_n: &Tensor, log_probs_n:
     }
     let number = device_of(NAME, logits_nv)?;
     let program = Program { name: "sample.cu", source: SOURCE, defines: &[("THREADS", THREADS)] };
-    let mut arguments = Arguments::default()
+    let arguments = Arguments::default()
         .tensor(logits_nv)
         .int(vocab as i32)
         .tensor(draw.params_n4)
         .tensor(draw.uniforms_n)
         .tensor(tokens_n)
         .tensor(log_probs_n);
-    let launch =
-        Launch { grid: [num_rows as u32, 1, 1], block: THREADS as u32, stream: current_stream(number)? };
-    let loaded = functions(number, &program, &[NAME])?;
-    let function = loaded.first().ok_or_else(|| refused(NAME, "functions", "1", "none"))?;
-    // SAFETY: the arguments are those of the kernel, checked above; libtorch keeps memory that this stream still uses from
-    // others when a tensor is dropped.
-    Ok(unsafe { function.launch(&launch, &mut arguments.pointers())? })
+    // SAFETY: the arguments are those of the kernel, checked above.
+    unsafe { arguments.launch(number, (&program, NAME), ([num_rows as u32, 1, 1], THREADS)) }
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! The gate of the MLP. Suffixes: t tokens, m intermediate size.
 #![expect(unsafe_code, reason = "launches a kernel")]
 
-use slime_cuda::{Launch, Program};
-use slime_torch::cuda::current_stream;
+use slime_cuda::Program;
 use tch::{Device, Kind, Tensor};
 
 use crate::Result;
 use crate::arguments::Arguments;
 use crate::check::{bf16, device_of, is_as, is_element, refused};
-use crate::registry::functions;
 
 const NAME: &str = "silu_mul";
 const SOURCE: &str = concat!(include_str!("element.cuh"), include_str!("silu_mul.cu"));
@@ -37,15 +35,11 @@ pub fn serve(gate_up: &Tensor, out_tm: &Tensor) -> Result<()> {
     let number = device_of(NAME, out_tm)?;
     let defines = [bf16(kind), ("THREADS", THREADS)];
     let program = Program { name: "silu_mul.cu", source: SOURCE, defines: &defines };
-    let mut arguments = Arguments::default().tensor(gate_up).tensor(out_tm).int(width as i32);
+    let arguments = Arguments::default().tensor(gate_up).tensor(out_tm).int(width as i32);
     let num_blocks = (width / 8 + THREADS - 1) / THREADS;
     let grid = [num_tokens as u32, num_blocks as u32, 1];
-    let launch = Launch { grid, block: THREADS as u32, stream: current_stream(number)? };
-    let loaded = functions(number, &program, &[NAME])?;
-    let function = loaded.first().ok_or_else(|| refused(NAME, "functions", "1", "none"))?;
-    // SAFETY: the arguments are those of the kernel, checked above; libtorch keeps memory that this stream still uses from
-    // others when a tensor is dropped.
-    Ok(unsafe { function.launch(&launch, &mut arguments.pointers())? })
+    // SAFETY: the arguments are those of the kernel, checked above.
+    unsafe { arguments.launch(number, (&program, NAME), (grid, THREADS)) }
 }
 
 #[cfg(test)]

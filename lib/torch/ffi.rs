@@ -79,7 +79,6 @@ unsafe extern "C" {
         previous: *mut i64,
         error: *mut c_char,
     ) -> c_int;
-    #[expect(clippy::too_many_arguments, reason = "the interface of libtorch's function")]
     pub(crate) fn slime_varlen_attention(
         q: *const RawTensor,
         k: *const RawTensor,

@@ -364,11 +364,11 @@ fn a_prompt_that_begins_like_an_earlier_one_takes_its_blocks_until_the_weights_c
     };
     let (num_first, cached, done) = computed(&mut engine, &first);
     assert_eq!(cached, 0);
-    assert_matches_reference(&[first.clone()], &done);
+    assert_matches_reference(std::slice::from_ref(&first), &done);
     let (num_second, cached, done) = computed(&mut engine, &second);
     // Five whole blocks are the same.
     assert_eq!((cached, num_first - num_second), (20, 20));
-    assert_matches_reference(&[second.clone()], &done);
+    assert_matches_reference(std::slice::from_ref(&second), &done);
     // A multi-turn prompt: prompt and response of before, and more.
     let mut third = first.clone();
     third.tokens.extend(reference(&first)[0].0.iter().chain(&[1, 2, 3]));
