@@ -80,7 +80,8 @@ fn mathematics_is_judged_by_each_grader() {
         json!({"math": 1.0, "math:decimals=3": 1.0, "slime_math": 1.0, "deepscaler": 1.0, "mathd": 0.0})
     );
     let text = message(&output);
-    assert!(text.contains(r"line 1: math = 1: the last box \sqrt{12}: equal by exact arithmetic"), "{text}");
+    let words = r#"line 1: math = 1 ("\\sqrt{12}"): the last box \sqrt{12}: equal by exact arithmetic"#;
+    assert!(text.contains(words), "{text}");
     let second = input.lines().nth(1).map(|line| format!("{line}\n")).expect("two lines");
     let output = reward(&["--type", "dapo,gsm8k"], &second);
     assert_eq!(rows(&output)[0]["rewards"], json!({"dapo": 1.0, "gsm8k": 1.0}), "{}", message(&output));

@@ -1,3 +1,5 @@
+//! Every kind of instruction, in rows of text, arguments and what must be said of them.
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
