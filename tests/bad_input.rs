@@ -45,7 +45,7 @@ fn broken_weights_are_refused_by_every_tool_that_loads_them() {
         (
             |dir| replace(&dir.join("config.json"), "\"llama\"", "\"mamba\""),
             65,
-            "key model_type: expected llama, qwen2 or qwen3, got \"mamba\"",
+            "key model_type: expected llama, qwen2, qwen3, qwen3_moe, glm4, glm4_moe, minimax_m2 or mimo, got \"mamba\"",
         ),
         (
             |dir| fs::remove_file(dir.join("model.safetensors")).unwrap(),
