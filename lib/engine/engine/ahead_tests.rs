@@ -6,8 +6,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::SampleSeed;
 use crate::naive_model::{AheadModel, NaiveModel};
+use crate::{SampleSeed, Scratch, sample};
 
 fn engine<M: ForwardModel>(model: M, config: &EngineConfig) -> Engine<M> {
     Engine::new(model, Arc::new(|_: &[u32]| String::new()), config, 0).unwrap()

@@ -6,8 +6,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::SampleSeed;
 use crate::naive_model::NaiveModel;
+use crate::{SampleSeed, sample};
 
 fn engine(config: &EngineConfig) -> Engine<NaiveModel> {
     let decode = |tokens: &[u32]| tokens.iter().map(|&t| char::from(b'A' + t as u8)).collect();
