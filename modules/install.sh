@@ -3,7 +3,7 @@
 #
 #   bash modules/install.sh [--small] PREFIX     then: module use PREFIX/modulefiles; module load slime
 #
-#   --small   tools built for size and stripped: together under 50 MB, and the names of functions that a rank which
+#   --small   tools built for size and stripped: about half as large, and the names of functions that a rank which
 #             hangs is told by are gone; the build takes four times as long
 #
 # Reads:  SLIME_BIN (default target/release of this source tree, with --small target/dist, built when a tool is missing

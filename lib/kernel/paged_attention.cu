@@ -5,32 +5,10 @@
 // Macros: HEAD_DIM (a multiple of 8), NUM_HEADS, NUM_KV_HEADS, GROUP (query heads of a block, at most 8; divides
 // NUM_HEADS / NUM_KV_HEADS), KV_BLOCK (tokens of a cache block), SPLIT (a multiple of it), BF16 (1: bf16, 0: f32), THREADS.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef unsigned long long u64;
-
-#if BF16
-typedef u16 Element;
-#else
-typedef float Element;
-#endif
-
 // Products of bf16 run on the tensor cores, others one by one.
 #define TENSOR_CORES (BF16 && HEAD_DIM % 64 == 0)
 #define MINUS_INFINITY __int_as_float(0xff800000)
-constexpr u32 ALL_LANES = 0xffffffffu;
 constexpr int TILES = NUM_HEADS / NUM_KV_HEADS / GROUP;
-
-// Rounded to nearest even; what goes in is finite or NaN.
-__device__ __forceinline__ Element narrow(float x) {
-#if BF16
-    const u32 bits = __float_as_uint(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
-    return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-#else
-    return x;
-#endif
-}
 
 // What a thread block works on.
 struct Work {

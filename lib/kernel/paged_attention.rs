@@ -21,6 +21,7 @@ const THREADS: i64 = 128;
 /// Most query heads of a block: their queries and sums live in registers.
 const MAX_GROUP: i64 = 8;
 const NAME: &str = "paged_attention";
+const SOURCE: &str = concat!(include_str!("element.cuh"), include_str!("paged_attention.cu"));
 
 /// Which tokens attend to what.
 #[derive(Debug)]
@@ -92,8 +93,7 @@ pub fn serve(
         return Ok(());
     }
     let defines = defines(heads, kv_heads, dim, items.block_size as i64, q_thk.kind());
-    let program =
-        Program { name: "paged_attention.cu", source: include_str!("paged_attention.cu"), defines: &defines };
+    let program = Program { name: "paged_attention.cu", source: SOURCE, defines: &defines };
     let functions = functions(device, &program, &[NAME, "combine"])?;
     let [attention, combine] = functions.as_slice() else {
         return Err(refused("functions", "2", "another number"));
@@ -293,8 +293,7 @@ mod tests {
         for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 128), (28, 4, 128), (16, 16, 256), (4, 2, 8)] {
             for kind in [Kind::Float, Kind::BFloat16] {
                 let defines = defines(heads, kv_heads, dim, 16, kind);
-                let source = include_str!("paged_attention.cu");
-                let program = Program { name: "paged_attention.cu", source, defines: &defines };
+                let program = Program { name: "paged_attention.cu", source: SOURCE, defines: &defines };
                 for arch in ["sm_80", "sm_90", "sm_100"] {
                     match slime_cuda::compile(&program, arch) {
                         Ok(cubin) => assert!(cubin.starts_with(b"\x7fELF")),

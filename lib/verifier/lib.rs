@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod answer;
+mod catalogue;
 mod choice;
 mod code;
 mod command;
@@ -35,16 +36,15 @@ mod template;
 #[cfg(test)]
 mod test_server;
 mod tournament;
-mod types;
 mod verifier;
 
 pub use answer::answer_text;
+pub use catalogue::FAMILIES;
 pub use code::{num_sandbox_restarts, start_sandbox, start_sandbox_with};
 pub use error::{Error, Result};
 pub use registry::{Family, Form, RewardType, help, list, types};
 pub use reward_set::{Part, RewardSet, Scored};
 pub use row::{Row, Verdict};
 pub use spec::split_types;
-pub use types::FAMILIES;
 
 use verifier::{RowVerifier, Verifier};

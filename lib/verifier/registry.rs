@@ -1,9 +1,9 @@
 //! What a reward type is, and what is made from their table: `--type list`, the help page, weights and hints.
 
 use crate::Verifier;
+use crate::catalogue::{ALIASES, FAMILIES};
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::types::{ALIASES, FAMILIES};
 
 /// One reward type.
 pub struct RewardType {
