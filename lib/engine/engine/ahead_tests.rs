@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::tests::config;
 use super::*;
 use crate::naive_model::{AheadModel, NaiveModel};
 use crate::{SampleSeed, Scratch, sample};
@@ -13,30 +14,11 @@ fn engine<M: ForwardModel>(model: M, config: &EngineConfig) -> Engine<M> {
     Engine::new(model, Arc::new(|_: &[u32]| String::new()), config, 0).unwrap()
 }
 
-fn config(num_blocks: usize, max_num_seqs: usize, max_batch_tokens: usize) -> EngineConfig {
-    EngineConfig {
-        block_size: 4,
-        num_blocks,
-        max_num_seqs,
-        max_batch_tokens,
-        context_len: None,
-        prefix_cache: true,
-    }
-}
-
+/// At a temperature whose inverse is exact in f32 too.
 fn request(id: u64, prompt_len: u32, n: u32, max_new_tokens: usize) -> Request {
-    Request {
-        id,
-        tokens: (0..prompt_len).map(|i| (i * 5 + id as u32 * 3) % 29).collect(),
-        params: SamplingParams {
-            n,
-            max_new_tokens,
-            stop_token_ids: vec![28],
-            temperature: 0.5,
-            seed: SampleSeed { seed: 5, step: 1, group: id as u32, index: 0 },
-            ..Default::default()
-        },
-    }
+    let mut request = tests::request(id, prompt_len, n, max_new_tokens);
+    request.params.temperature = 0.5;
+    request
 }
 
 fn run<M: ForwardModel>(

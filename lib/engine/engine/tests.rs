@@ -14,7 +14,7 @@ fn engine(config: &EngineConfig) -> Engine<NaiveModel> {
     Engine::new(NaiveModel::default(), Arc::new(decode), config, 0).unwrap()
 }
 
-fn config(num_blocks: usize, max_num_seqs: usize, max_batch_tokens: usize) -> EngineConfig {
+pub(super) fn config(num_blocks: usize, max_num_seqs: usize, max_batch_tokens: usize) -> EngineConfig {
     EngineConfig {
         block_size: 4,
         num_blocks,
@@ -25,7 +25,7 @@ fn config(num_blocks: usize, max_num_seqs: usize, max_batch_tokens: usize) -> En
     }
 }
 
-fn request(id: u64, prompt_len: u32, n: u32, max_new_tokens: usize) -> Request {
+pub(super) fn request(id: u64, prompt_len: u32, n: u32, max_new_tokens: usize) -> Request {
     Request {
         id,
         tokens: (0..prompt_len).map(|i| (i * 5 + id as u32 * 3) % 29).collect(),
