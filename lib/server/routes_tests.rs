@@ -206,14 +206,14 @@ async fn bad_requests_are_told_what_is_wrong_and_others_go_on() {
 async fn a_prompt_is_scored_though_running_samples_hold_every_block() {
     // Two samples that together want more blocks than there are, again and again.
     let server = Server::with(16, 4, 4000, None);
+    server.ok("/pause_generation", json!({"mode": "in_place"})).await;
     let busy = server.ok(
         "/generate",
-        json!({"text": vec!["ABCABC"; 60], "sampling_params": {"max_new_tokens": 50, "n": 4, "ignore_eos": true}}),
+        json!({"text": vec!["ABCABC"; 100], "sampling_params": {"max_new_tokens": 50, "n": 4, "ignore_eos": true}}),
     );
     let score = async {
-        while server.handle.status.load().0.num_running == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        server.has_unfinished(400).await;
+        server.ok("/continue_generation", json!({})).await;
         let body = json!({"input_ids": prompt(50), "sampling_params": {"max_new_tokens": 0}, "return_logprob": true,
             "logprob_start_len": 0});
         let answer = server.ok("/generate", body).await;
@@ -222,7 +222,7 @@ async fn a_prompt_is_scored_though_running_samples_hold_every_block() {
     };
     let (busy, num_waiting) = tokio::join!(busy, score);
     assert!(num_waiting > 0, "the others were not done yet");
-    assert_eq!(busy.as_array().unwrap().len(), 240);
+    assert_eq!(busy.as_array().unwrap().len(), 400);
     server.rests().await;
 }
 
@@ -232,22 +232,14 @@ async fn a_request_whose_logits_break_leaves_the_others_of_its_step_whole() {
     let healthy = json!({"input_ids": prompt(5), "sampling_params": seeded(20, 3), "return_logprob": true});
     let alone = server.ok("/generate", healthy.clone()).await;
     server.ok("/pause_generation", json!({"mode": "in_place"})).await;
-    let waits = |num: usize| {
-        let status = server.handle.status.clone();
-        async move {
-            while status.num_unfinished.load(Ordering::Relaxed) < num {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        }
-    };
     let broken = json!({"input_ids": [POISON, 1], "sampling_params": {"max_new_tokens": 4, "n": 2}});
     let ((status, answer), (), crowd) = tokio::join!(
         async {
-            waits(3).await;
+            server.has_unfinished(3).await;
             server.post("/generate", broken).await
         },
         async {
-            waits(5).await;
+            server.has_unfinished(5).await;
             server.ok("/continue_generation", json!({})).await;
         },
         server.ok("/generate", healthy.clone()),

@@ -172,9 +172,16 @@ impl Server {
             .collect()
     }
 
+    /// Waits until this many samples wait or run.
+    pub async fn has_unfinished(&self, num: usize) {
+        while self.handle.status.num_unfinished.load(Ordering::Acquire) != num {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// Waits until nothing runs, waits or is in the cache.
     pub async fn rests(&self) {
-        for _ in 0..2000 {
+        for _ in 0..12_000 {
             let (_, bytes) = self.call("GET", "/v1/loads", Body::empty()).await;
             let loads: Value = serde_json::from_slice(&bytes).unwrap();
             let load = &loads["loads"][0];
