@@ -1,8 +1,5 @@
 //! What `/generate` promises, over an engine whose answers are known exactly.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
 use axum::body::Body;
 use serde_json::{Value, json};
 

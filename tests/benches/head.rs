@@ -3,6 +3,7 @@
 //!
 //! `cargo bench --workspace --bench head` on the CPU, on the GPU where there is one (`tests/gpu/head.sh` runs it with the
 //! libraries it needs). `HEAD_ROWS`, `HEAD_VOCAB`, `HEAD_DIM`, `REPEATS` and `OMP_NUM_THREADS` change the sizes;
+//! `REPEATS=0` measures memory alone.
 //! `SLIME_BENCH_PYTHON` names a Python with torch and liger-kernel for the rival on a GPU, which has no entropy.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
@@ -10,6 +11,7 @@
 mod rival;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rival::{Rival, Seconds, median, report, setting, timed};
 use slime_model::ops::head_log_probs::{Fused, Rows, Shaping, Slopes, fused, reference, train};
@@ -146,16 +148,31 @@ fn peak_bytes(bench: &Bench, way: &str, [rows, vocab, dim]: [i64; 3], device: De
             .unwrap();
         return String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
     }
-    let status = |key: &str| {
-        let text = std::fs::read_to_string("/proc/self/status").unwrap();
-        let line = text.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-    };
+    // What the system moved out to disk is memory too, of which it keeps no peak.
+    let (before, is_done) = (status("VmRSS:") + status("VmSwap:"), AtomicBool::new(false));
     // proc(5): 5 sets the peak back to what is resident now.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
-    let before = status("VmRSS:");
-    drop(bench.run(way));
-    status("VmHWM:") - before
+    let peak = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut peak = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                peak = peak.max(status("VmRSS:") + status("VmSwap:"));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            peak
+        });
+        drop(bench.run(way));
+        is_done.store(true, Ordering::Relaxed);
+        watch.join().unwrap()
+    });
+    peak.max(status("VmHWM:")) - before
+}
+
+/// A size of this process, in bytes.
+fn status(key: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
 /// The process that [`peak_bytes`] starts.
@@ -209,6 +226,16 @@ fn measure(size: [i64; 3], kind: Kind, device: Device, repeats: usize) {
     let products = || bench.products();
     on_device(&|| drop(tch::no_grad(|| bench.hidden_rd.matmul(&bench.weight_vd.tr().narrow(1, 0, 8)))));
     let peaks = WAYS.map(|way| peak_bytes(&bench, way, size, device));
+    for (name, peak) in WAYS.into_iter().zip(peaks) {
+        println!(
+            "{name}: at most {:.3} GB, 1/{:.1} of the plain way",
+            peak as f64 / 1e9,
+            peaks[2] as f64 / peak as f64
+        );
+    }
+    if repeats == 0 {
+        return;
+    }
     bench.check();
     let mut times: [Vec<Seconds>; 5] = std::array::from_fn(|_| Vec::new());
     for _ in 0..repeats {
@@ -218,13 +245,6 @@ fn measure(size: [i64; 3], kind: Kind, device: Device, repeats: usize) {
         times[4].extend(rival.as_mut().map(Rival::run));
     }
     let [chunked, fused, plain, products, theirs] = times;
-    for (name, peak) in WAYS.into_iter().zip(peaks) {
-        println!(
-            "{name}: at most {:.3} GB, 1/{:.1} of the plain way",
-            peak as f64 / 1e9,
-            peaks[2] as f64 / peak as f64
-        );
-    }
     let flops = 6.0 * rows as f64 * vocab as f64 * dim as f64;
     println!("bare products: {:.3} TFLOP/s", flops / median(&products).wall / 1e12);
     report("chunked against libtorch's plain way:", &chunked, &plain);
