@@ -78,6 +78,9 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
         return Err(Failure::data("no prompts: nothing to sample"));
     }
     let usage = sampler.engine.usage();
+    if let Some(accept_length) = usage.drafting.accept_length() {
+        tracing::info!(accept_length, accept_rate = usage.drafting.accept_rate(), "tokens were guessed");
+    }
     tracing::info!(
         groups = next,
         tokens = usage.num_sampled_tokens,
@@ -234,6 +237,7 @@ impl Sampler {
             max_num_seqs,
             max_batch_tokens: if device.is_cuda() { DEVICE_BATCH_TOKENS } else { BATCH_TOKENS },
             context_len: None,
+            num_draft_tokens: config.rollout.speculative_num_draft_tokens as usize,
             prefix_cache: config.rollout.prefix_cache,
         };
         Engine::new(runner, decode, &engine_config, version).map_err(failure!())

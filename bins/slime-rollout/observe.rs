@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use slime_cli::Failure;
 use slime_config::{RunConfig, RunDir, paths};
-use slime_engine::{Load, Timing};
+use slime_engine::{Drafting, Load, Timing};
 use slime_metrics::trace::Span;
 use slime_metrics::{Lanes, Profile, Row, Sink, Trace};
 
@@ -37,6 +37,7 @@ pub struct Observer {
     num_tokens_before: u64,
     /// Prompt tokens of the samples that had finished by the line before: those that the cache had, and all.
     cached_before: [u64; 2],
+    drafting_before: Drafting,
     version: u64,
 }
 
@@ -66,6 +67,7 @@ impl Observer {
             most: Load::default(),
             num_tokens_before: 0,
             cached_before: [0; 2],
+            drafting_before: Drafting::default(),
             version: 0,
         }
     }
@@ -156,6 +158,12 @@ impl Observer {
             row.set("prefix_hit_rate", (cached - cached_before) as f64 / (prompts - prompts_before) as f64);
         }
         self.cached_before = [cached, prompts];
+        let drafting = usage.drafting.since(self.drafting_before);
+        if let (Some(length), Some(rate)) = (drafting.accept_length(), drafting.accept_rate()) {
+            row.set("spec_accept_length", length);
+            row.set("spec_accept_rate", rate);
+        }
+        self.drafting_before = usage.drafting;
         row.set("busy", per_s(self.busy.as_secs_f64()).min(1.0));
         self.sink.write(&row).map_err(failure!())?;
         (self.began, self.busy, self.most) = (self.stepped, Duration::ZERO, Load::default());

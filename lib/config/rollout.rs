@@ -41,6 +41,9 @@ pub struct Rollout {
     pub max_in_flight: u32,
     /// Whether a prompt that begins like an earlier one of its step takes that one's keys and values.
     pub prefix_cache: bool,
+    /// Tokens an engine guesses at once at most, from n-grams that stood before in the prompt, the response and the responses
+    /// of its group; 0 guesses none. Samples are the same with and without.
+    pub speculative_num_draft_tokens: u32,
 }
 
 impl Rollout {
@@ -80,6 +83,7 @@ impl Default for Rollout {
             num_replicas: 1,
             max_in_flight: 64,
             prefix_cache: true,
+            speculative_num_draft_tokens: 0,
         }
     }
 }

@@ -132,6 +132,7 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
                 "rollout.stop",
                 "rollout.max_in_flight",
                 "rollout.prefix_cache",
+                "rollout.speculative_num_draft_tokens",
             ],
             &recorded,
         ),

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use slime_record::VersionRun;
 
+use crate::drafter::{Drafter, Drafting};
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 use crate::{BlockManager, Decode, Error, FinishReason, ForwardModel, KeptIds, Result, SamplingParams};
@@ -23,6 +24,9 @@ pub struct EngineConfig {
     pub max_batch_tokens: usize,
     /// Prompt and response together; `None` is what the model allows.
     pub context_len: Option<usize>,
+    /// Tokens guessed at once at most, from n-grams that stood before in prompt, response and siblings; 0 guesses none. A model
+    /// that could run ahead of the host does not do so where tokens are guessed.
+    pub num_draft_tokens: usize,
     /// Whether a prompt that begins like an earlier one under the same weights takes that one's keys and values.
     pub prefix_cache: bool,
 }
@@ -35,6 +39,7 @@ impl Default for EngineConfig {
             max_num_seqs: 64,
             max_batch_tokens: 1024,
             context_len: None,
+            num_draft_tokens: 0,
             prefix_cache: true,
         }
     }
@@ -76,6 +81,8 @@ pub struct Completion {
     pub weight_versions: Vec<VersionRun>,
     /// Prompt tokens that were not computed for this sample, because the cache had them.
     pub num_cached: usize,
+    /// What became of its guessed tokens.
+    pub drafting: Drafting,
 }
 
 /// What becomes of cached keys and values when the weights change under running sequences.
@@ -102,6 +109,8 @@ pub struct Usage {
     pub num_prompt_tokens: u64,
     /// See `num_prompt_tokens`.
     pub num_cached_tokens: u64,
+    /// What became of the guessed tokens of finished samples.
+    pub drafting: Drafting,
 }
 
 /// What an engine holds at the moment.
@@ -140,6 +149,8 @@ pub struct Engine<M> {
     decode: Arc<Decode>,
     scheduler: Scheduler,
     context_len: usize,
+    /// Where tokens are guessed.
+    drafter: Option<Drafter>,
     pub(crate) logits: Vec<f32>,
     version: u64,
     num_requests: u64,
@@ -170,6 +181,7 @@ impl<M: ForwardModel> Engine<M> {
             decode,
             scheduler: Scheduler::new(blocks, config.max_num_seqs, config.max_batch_tokens),
             context_len: config.context_len.map_or(longest, |len| len.min(longest)),
+            drafter: (config.num_draft_tokens > 0).then(|| Drafter::new(config.num_draft_tokens)),
             logits: Vec::new(),
             version,
             num_requests: 0,
@@ -313,7 +325,11 @@ impl<M: ForwardModel> Engine<M> {
         }
     }
 
-    fn complete(&self, sequence: Sequence) -> Completion {
+    fn complete(&mut self, sequence: Sequence) -> Completion {
+        if let Some(drafter) = self.drafter.as_mut().filter(|_| !self.scheduler.has_request(sequence.order)) {
+            drafter.forget(sequence.order);
+        }
+        self.usage.drafting.add(sequence.drafting);
         let tokens = sequence.response().to_vec();
         Completion {
             id: sequence.request.id,
@@ -326,12 +342,15 @@ impl<M: ForwardModel> Engine<M> {
             finish_reason: sequence.finish.unwrap_or(FinishReason::Abort),
             weight_versions: sequence.weight_versions,
             num_cached: sequence.num_cached,
+            drafting: sequence.drafting,
         }
     }
 }
 
 #[cfg(test)]
 mod ahead_tests;
+#[cfg(test)]
+mod draft_tests;
 mod live;
 mod step;
 #[cfg(test)]

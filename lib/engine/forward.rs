@@ -31,11 +31,19 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Adds a chunk: `tokens[start..start + q_len]` of a sequence, whose slots follow from its blocks; a token beyond the last
-    /// one is to be made late.
-    pub fn push(&mut self, tokens: &[u32], start: usize, q_len: usize, table: &[u32], block_size: usize) {
+    /// Adds a chunk: positions `start..start + q_len` of a sequence and of the guesses behind it, whose slots follow from its
+    /// blocks; a token beyond the last one is to be made late.
+    pub fn push(
+        &mut self,
+        (tokens, draft): (&[u32], &[u32]),
+        start: usize,
+        q_len: usize,
+        table: &[u32],
+        block_size: usize,
+    ) {
         for position in start..start + q_len {
-            self.tokens.push(tokens.get(position).copied().unwrap_or(0));
+            let guess = || draft.get(position - tokens.len());
+            self.tokens.push(tokens.get(position).or_else(guess).copied().unwrap_or(0));
             self.positions.push(position as u32);
             self.slots
                 .push(table[position / block_size] * block_size as u32 + (position % block_size) as u32);
@@ -50,9 +58,10 @@ impl Batch {
         self.late.push((self.tokens.len() as u32 - 1, row));
     }
 
-    /// Asks for the logits of the last token pushed.
-    pub fn want_last(&mut self) {
-        self.logit_rows.push(self.tokens.len() as u32 - 1);
+    /// Asks for the logits of the last `num` tokens pushed.
+    pub fn want_last(&mut self, num: usize) {
+        let end = self.tokens.len();
+        self.logit_rows.extend((end - num..end).map(|row| row as u32));
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod block_manager;
 mod constraint;
+mod drafter;
 mod engine;
 mod error;
 mod forward;
@@ -25,6 +26,7 @@ pub mod naive_model;
 
 pub use block_manager::{BlockCopy, BlockManager};
 pub use constraint::{Constraint, Grammar, GrammarState};
+pub use drafter::Drafting;
 pub use engine::{Completion, Engine, EngineConfig, KvOnSwap, Load, NewToken, Request, Timing, Usage};
 pub use error::{Error, Result};
 pub use forward::{Batch, ForwardModel, RowDraw, RunsAhead};

@@ -262,8 +262,8 @@ mod tests {
             num_blocks,
             max_num_seqs,
             max_batch_tokens: 24,
-            context_len: None,
             prefix_cache: true,
+            ..EngineConfig::default()
         };
         Engine::new(runner, Arc::new(|_: &[u32]| String::new()), &config, 0).unwrap()
     }
@@ -406,8 +406,8 @@ mod tests {
         let mut runner = ModelRunner::load(&dir("llama"), Kind::Float, Device::Cpu).unwrap();
         runner.allocate(4, 8, 1).unwrap();
         let mut batch = Batch::default();
-        batch.push(&[3, 1, 4], 0, 3, &[0], 8);
-        batch.want_last();
+        batch.push((&[3, 1, 4], &[]), 0, 3, &[0], 8);
+        batch.want_last(1);
         let (mut before, mut after) = (Vec::new(), Vec::new());
         runner.forward(&batch, &mut before).unwrap();
         let folder = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::block_manager::Told;
+use crate::drafter::Drafter;
 use crate::sequence::{Flight, Sequence};
 use crate::{Batch, BlockCopy, BlockManager};
 
@@ -57,6 +58,13 @@ impl Scheduler {
         self.waiting.push_back(sequence);
     }
 
+    /// Guesses the next tokens of the running sequences that can be guessed.
+    pub fn draft(&mut self, drafter: &mut Drafter) {
+        for sequence in self.running.iter_mut().filter(|s| s.is_draftable() && !s.is_full()) {
+            sequence.draft = drafter.propose(sequence);
+        }
+    }
+
     /// Chooses the next step's chunks and returns them as a batch; empty when there is nothing to do.
     pub fn schedule(&mut self) -> Batch {
         let mut budget = self.max_batch_tokens;
@@ -94,11 +102,17 @@ impl Scheduler {
         }
     }
 
-    /// Schedules running sequence `i` for at most `budget` tokens; false when blocks are missing.
+    /// Schedules running sequence `i` for at most `budget` tokens; false when blocks are missing. Guesses take no block that
+    /// another one needs, and no room that is not there.
     fn reserve(&mut self, i: usize, budget: usize, copies: &mut Vec<BlockCopy>) -> bool {
         let sequence = &mut self.running[i];
-        let chunk_len = sequence.num_pending().min(budget);
-        let start = sequence.num_computed;
+        let (num_pending, start) = (sequence.num_pending(), sequence.num_computed);
+        sequence.draft.truncate(budget.saturating_sub(num_pending));
+        let with_draft = start + num_pending + sequence.draft.len();
+        if self.blocks.num_needed(&sequence.block_table, start, with_draft) > self.blocks.num_free() {
+            sequence.draft.clear();
+        }
+        let chunk_len = (num_pending + sequence.draft.len()).min(budget);
         let Some(new) = self.blocks.reserve(&mut sequence.block_table, start, start + chunk_len) else {
             return false;
         };
@@ -207,6 +221,7 @@ impl Scheduler {
     fn give_up(&mut self, sequence: &mut Sequence) {
         self.blocks.release(&mut sequence.block_table);
         sequence.num_computed = 0;
+        sequence.draft.clear();
         sequence.told = Told::default();
     }
 
@@ -222,15 +237,13 @@ impl Scheduler {
     fn batch(&self, copies: Vec<BlockCopy>) -> Batch {
         let mut batch = Batch { copies, ..Batch::default() };
         for sequence in self.running.iter().filter(|s| s.is_scheduled()) {
-            let Sequence { tokens, num_computed, chunk_len, block_table, flights, .. } = sequence;
-            batch.push(tokens, *num_computed, *chunk_len, block_table, self.blocks.block_size());
+            let Sequence { tokens, draft, num_computed, chunk_len, block_table, flights, .. } = sequence;
+            batch.push((tokens, draft), *num_computed, *chunk_len, block_table, self.blocks.block_size());
             batch.wants_routes |= sequence.request.params.keeps_routes;
             if let Some(flight) = flights.last().filter(|_| sequence.is_sampled()) {
                 batch.make_last_late(flight.row);
             }
-            if sequence.is_sampled() {
-                batch.want_last();
-            }
+            batch.want_last(sequence.num_draws());
         }
         batch
     }
@@ -248,7 +261,8 @@ impl Scheduler {
         }
     }
 
-    /// The sequences that get a token from the scheduled step, in the order of its logit rows.
+    /// The sequences that get tokens from the scheduled step, in the order of its logit rows; each has
+    /// [`Sequence::num_draws`] of them.
     pub fn sampled(&self) -> impl Iterator<Item = &Sequence> {
         self.running.iter().filter(|s| s.is_sampled())
     }
@@ -264,12 +278,10 @@ impl Scheduler {
         let mut row = 0;
         for sequence in self.running.iter_mut().filter(|s| s.is_scheduled()) {
             sequence.started.get_or_insert(began);
-            let is_sampled = sequence.is_sampled();
+            let num_draws = sequence.num_draws() as u32;
             sequence.num_computed += std::mem::take(&mut sequence.chunk_len);
-            if is_sampled {
-                sequence.flights.push(Flight { step, row, version });
-                row += 1;
-            }
+            sequence.flights.extend((row..row + num_draws).map(|row| Flight { step, row, version }));
+            row += num_draws;
         }
     }
 
@@ -277,12 +289,18 @@ impl Scheduler {
     /// that finished; their blocks are free again, for what comes later.
     pub fn settle(&mut self, step: u64, mut update: impl FnMut(&mut Sequence, Flight)) -> Vec<Sequence> {
         for sequence in self.running.iter_mut().chain(&mut self.waiting) {
-            if sequence.flights.first().is_some_and(|flight| flight.step == step) {
+            while sequence.flights.first().is_some_and(|flight| flight.step == step) {
                 let flight = sequence.flights.remove(0);
                 update(sequence, flight);
+                sequence.check_draft();
             }
         }
         self.take(|s| s.finish.is_some())
+    }
+
+    /// Whether a sample of the request `order` waits or runs.
+    pub fn has_request(&self, order: u64) -> bool {
+        self.running.iter().chain(&self.waiting).any(|s| s.order == order)
     }
 
     /// Whether any sequence's logits have to come to the host.

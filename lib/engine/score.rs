@@ -108,7 +108,7 @@ impl<M: ForwardModel> Engine<M> {
             return Ok(true);
         }
         let mut batch = Batch::default();
-        batch.push(&scoring.tokens, start, len, &scoring.table, block_size);
+        batch.push((&scoring.tokens, &[]), start, len, &scoring.table, block_size);
         batch.logit_rows = (0..len as u32).collect();
         self.model.forward(&batch, &mut self.logits)?;
         let (temperature, mut scratch) = (scoring.temperature, Scratch::default());

@@ -7,9 +7,13 @@ use std::time::Instant;
 use slime_record::VersionRun;
 
 use crate::block_manager::Told;
+use crate::drafter::{Drafter, Drafting};
 use crate::penalties::SeenTokens;
 use crate::routes::RouteRows;
 use crate::{FinishReason, GrammarState, KeptIds, Request, RowDraw, Sampled};
+
+/// Tokens guessed before it is known how well guesses go.
+const FIRST_DRAFT_LEN: usize = 3;
 
 /// A token on its way.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +39,12 @@ pub(crate) struct Sequence {
     pub num_computed: usize,
     /// Tokens the current step computes; 0 when it leaves this sequence out.
     pub chunk_len: usize,
+    /// Guesses of the tokens behind the last one, which the current step computes with it.
+    pub draft: Vec<u32>,
+    /// How many tokens are guessed next time.
+    pub draft_len: usize,
+    /// What became of them.
+    pub drafting: Drafting,
     /// Tokens that steps on their way draw, oldest first.
     pub flights: Vec<Flight>,
     /// Tokens it may have at most.
@@ -86,6 +96,9 @@ impl Sequence {
         let grammar = request.params.constraint.as_ref().map(|constraint| constraint.0.begin());
         Self {
             max_len,
+            draft: Vec::new(),
+            draft_len: FIRST_DRAFT_LEN,
+            drafting: Drafting::default(),
             flights: Vec::new(),
             seen,
             kept: KeptIds::default(),
@@ -122,6 +135,16 @@ impl Sequence {
         self.tokens.len() + self.flights.len() - self.num_computed
     }
 
+    /// Whether its next tokens can be guessed: it decodes, and each of them may be drawn without the one before it.
+    pub fn is_draftable(&self) -> bool {
+        self.num_pending() == 1 && self.flights.is_empty() && self.seen.is_none() && self.grammar.is_none()
+    }
+
+    /// Tokens that the scheduled step draws: the next one, and the one behind each guess.
+    pub fn num_draws(&self) -> usize {
+        if self.is_sampled() { self.draft.len() + 1 } else { 0 }
+    }
+
     /// Whether the last token on its way is the last one there can be.
     pub fn is_full(&self) -> bool {
         self.tokens.len() + self.flights.len() >= self.max_len
@@ -149,7 +172,7 @@ impl Sequence {
             top_k: params.top_k as u32,
             top_p: params.top_p as f32,
             min_p: params.min_p as f32,
-            uniform: self.uniform(),
+            uniform: self.uniform(0),
         }
     }
 
@@ -159,7 +182,7 @@ impl Sequence {
 
     /// Whether the step that is scheduled yields a token.
     pub fn is_sampled(&self) -> bool {
-        self.chunk_len > 0 && self.chunk_len == self.num_pending()
+        self.chunk_len > 0 && self.chunk_len == self.num_pending() + self.draft.len()
     }
 
     pub fn has_prompt(&self) -> bool {
@@ -182,11 +205,35 @@ impl Sequence {
         }
     }
 
-    /// The uniform number that chooses the next token.
-    pub fn uniform(&self) -> f64 {
+    /// Compares the newest token with the guess in its place. Guesses behind a wrong one, or behind the end, are given up: their
+    /// places in the cache count as empty again. Only where the newest token was drawn with the guesses of its step.
+    pub fn check_draft(&mut self) {
+        if self.draft.is_empty() {
+            return;
+        }
+        // Every token of the step but the one behind its last guess stands for a guess.
+        let at = self.draft.len() - self.flights.len();
+        let is_right = self.draft.get(at).is_some_and(|guess| self.tokens.last() == Some(guess));
+        if is_right && self.finish.is_none() {
+            return;
+        }
+        let num_accepted = at + usize::from(is_right);
+        self.drafting.add(Drafting {
+            num_verified: 1,
+            num_drafted: self.draft.len() as u64,
+            num_accepted: num_accepted as u64,
+        });
+        self.draft_len = Drafter::next_len(self.draft.len(), num_accepted);
+        self.draft.clear();
+        self.flights.clear();
+        self.num_computed = self.tokens.len() - 1;
+    }
+
+    /// The uniform number that chooses the next token, or the one `ahead` tokens behind it.
+    pub fn uniform(&self, ahead: usize) -> f64 {
         let params = &self.request.params;
         let mut seed = params.seed;
         seed.index += self.index;
-        seed.uniform(params.first_token + (self.log_probs.len() + self.flights.len()) as u64)
+        seed.uniform(params.first_token + (self.log_probs.len() + self.flights.len() + ahead) as u64)
     }
 }

@@ -264,6 +264,12 @@ pub const ENGINE: &[Name] = &[
         "prompt tokens that the cache had, of the samples that finished since the line before",
     ),
     name(
+        "spec_accept_length",
+        "tokens",
+        "tokens that a pass with guessed ones yields: the mean over samples that finished since the line before",
+    ),
+    name("spec_accept_rate", "share", "guessed tokens that were right, of the same samples"),
+    name(
         "busy",
         "share",
         "time in the engine since the line before, pauses of more than two seconds left out",
@@ -278,7 +284,7 @@ pub const WARNINGS: &[Name] = &[
 
 /// Slime's names that are not told, and why; `*` is any rest.
 pub const ABSENT: &[(&str, &str)] = &[
-    ("rollout/spec_accept_*", "the engine does not speculate"),
+    ("rollout/spec_accept_*", "each engine tells spec_accept_length and spec_accept_rate"),
     (
         "rollout/avg_cached_tokens_per_sample",
         "prompts are shared within a group only: see prefix_cache_hit_rate",

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use slime_engine::{
-    Completion, Engine, Error, FinishReason, KeptIds, KvOnSwap, Load, Request, Result, SamplingParams,
-    Scoring,
+    Completion, Drafting, Engine, Error, FinishReason, KeptIds, KvOnSwap, Load, Request, Result,
+    SamplingParams, Scoring,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -195,6 +195,7 @@ impl<M: ServedModel> Driver<M> {
                 finish_reason,
                 weight_versions: Vec::new(),
                 num_cached: 0,
+                drafting: Drafting::default(),
             };
             let weight_version = self.status.weight_version();
             let _ = job.events.send(Event::Done { completion, weight_version });

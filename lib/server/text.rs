@@ -1,6 +1,6 @@
 //! Tokens of one sample as text: whole characters, without what ended it, and never a letter too early.
 
-use slime_engine::{Completion, FinishReason, KeptIds, NewToken};
+use slime_engine::{Completion, Drafting, FinishReason, KeptIds, NewToken};
 use slime_record::VersionRun;
 use slime_tokenizer::{DecodeStream, Tokenizer};
 
@@ -47,6 +47,8 @@ pub struct Sample {
     pub kept: KeptIds,
     /// Prompt tokens the cache had.
     pub num_cached: usize,
+    /// What became of guessed tokens.
+    pub drafting: Drafting,
     /// Which weights sampled which tokens.
     pub weight_versions: Vec<VersionRun>,
     /// What the weights that sampled last are called.
@@ -114,6 +116,7 @@ impl<'a> Assembler<'a> {
         self.sample.log_probs = completion.log_probs;
         self.sample.kept = completion.kept;
         self.sample.num_cached = completion.num_cached;
+        self.sample.drafting = completion.drafting;
         self.sample.weight_versions = completion.weight_versions;
         self.sample.weight_version = Some(weight_version);
         Ok(delta)
@@ -169,6 +172,7 @@ mod tests {
             finish_reason,
             weight_versions: Vec::new(),
             num_cached: 0,
+            drafting: Drafting::default(),
             kept: KeptIds::default(),
             routed_experts: Vec::new(),
         }

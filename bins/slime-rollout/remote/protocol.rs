@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use slime_engine::{Decode, FinishReason, KeptIds, Request, SampleSeed};
+use slime_engine::{Decode, Drafting, FinishReason, KeptIds, Request, SampleSeed};
 use slime_record::VersionRun;
 
 use super::http::{CallError, Client};
@@ -248,6 +248,7 @@ pub fn completions(id: u64, drawn: Vec<Drawn>, decode: &Decode) -> Vec<slime_eng
         finish_reason: drawn.finish_reason,
         weight_versions: drawn.weight_versions,
         num_cached: 0,
+        drafting: Drafting::default(),
     };
     (0..).zip(drawn).map(one).collect()
 }

@@ -56,9 +56,12 @@ impl<M: ForwardModel> Engine<M> {
     /// Takes out of each row of logits what the sample's grammar does not allow; a sample whose grammar cannot go on
     /// ends here.
     pub(super) fn constrain(&mut self) {
-        let rows = self.logits.chunks_exact_mut(self.model.vocab_size());
-        let bound: Vec<_> = rows
-            .zip(self.scheduler.sampled_mut())
+        let mut rows = self.logits.chunks_exact_mut(self.model.vocab_size());
+        // What a grammar binds is never guessed, so it has one row.
+        let bound: Vec<_> = self
+            .scheduler
+            .sampled_mut()
+            .filter_map(|sequence| Some((rows.nth(sequence.num_draws() - 1)?, sequence)))
             .filter(|(_, sequence)| sequence.grammar.is_some())
             .collect();
         bound.into_par_iter().for_each(|(row, sequence)| {

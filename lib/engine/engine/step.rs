@@ -34,12 +34,16 @@ impl<M: ForwardModel> Engine<M> {
     /// with the next step.
     pub fn step(&mut self) -> Result<Vec<Completion>> {
         let began = Instant::now();
-        let runs_ahead = self.model.ahead().is_some() && !self.scheduler.needs_logits();
+        let runs_ahead =
+            self.model.ahead().is_some() && self.drafter.is_none() && !self.scheduler.needs_logits();
         if !runs_ahead {
             // What is on its way is needed now.
             while !self.on_the_way.is_empty() {
                 self.settle()?;
             }
+        }
+        if let Some(drafter) = &mut self.drafter {
+            self.scheduler.draft(drafter);
         }
         let batch = self.scheduler.schedule();
         let is_launched = !batch.tokens.is_empty();
@@ -85,9 +89,10 @@ impl<M: ForwardModel> Engine<M> {
             self.scheduler.keep_routes(&self.model.routed_experts(), batch.tokens.len());
         }
         self.constrain();
-        let due: Vec<&Sequence> = self.scheduler.sampled().collect();
+        let due: Vec<(&Sequence, usize)> =
+            self.scheduler.sampled().flat_map(|s| (0..s.num_draws()).map(move |ahead| (s, ahead))).collect();
         let rows = self.logits.par_chunks_exact_mut(self.model.vocab_size()).zip(&due);
-        let drawn = rows.map_init(Scratch::default, |scratch, (row, sequence)| {
+        let drawn = rows.map_init(Scratch::default, |scratch, (row, (sequence, ahead))| {
             let params = &sequence.request.params;
             if let Some(seen) = &sequence.seen {
                 params.penalties.apply(seen, row);
@@ -95,7 +100,7 @@ impl<M: ForwardModel> Engine<M> {
             for &(token, bias) in &params.logit_bias {
                 row[token as usize] += bias;
             }
-            let sampled = sample(row, params, sequence.uniform(), scratch)?;
+            let sampled = sample(row, params, sequence.uniform(*ahead), scratch)?;
             Some((sampled, top_log_probs(row, params.temperature, params.top_log_probs, scratch)))
         });
         Ok(drawn.collect())

@@ -15,14 +15,7 @@ fn engine(config: &EngineConfig) -> Engine<NaiveModel> {
 }
 
 pub(super) fn config(num_blocks: usize, max_num_seqs: usize, max_batch_tokens: usize) -> EngineConfig {
-    EngineConfig {
-        block_size: 4,
-        num_blocks,
-        max_num_seqs,
-        max_batch_tokens,
-        context_len: None,
-        prefix_cache: true,
-    }
+    EngineConfig { block_size: 4, num_blocks, max_num_seqs, max_batch_tokens, ..EngineConfig::default() }
 }
 
 pub(super) fn request(id: u64, prompt_len: u32, n: u32, max_new_tokens: usize) -> Request {
@@ -74,7 +67,7 @@ fn reference(request: &Request) -> Vec<(Vec<u32>, Vec<f32>)> {
     (0..params.n).map(one).collect()
 }
 
-fn assert_matches_reference(requests: &[Request], done: &[Completion]) {
+pub(super) fn assert_matches_reference(requests: &[Request], done: &[Completion]) {
     let expected: Vec<_> = requests.iter().flat_map(reference).collect();
     assert_eq!(done.len(), expected.len());
     for (completion, (tokens, log_probs)) in done.iter().zip(&expected) {

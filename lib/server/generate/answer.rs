@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use slime_engine::FinishReason;
+use slime_engine::{Drafting, FinishReason};
 
 use crate::Running;
 use crate::app::App;
@@ -50,6 +50,13 @@ impl Asked {
         meta.insert("prompt_tokens".to_owned(), run.prompt_len.into());
         meta.insert("completion_tokens".to_owned(), sample.tokens.len().into());
         meta.insert("cached_tokens".to_owned(), sample.num_cached.into());
+        if let Some(accept_length) = sample.drafting.accept_length() {
+            let Drafting { num_verified, num_drafted, num_accepted } = sample.drafting;
+            meta.insert("spec_verify_ct".to_owned(), num_verified.into());
+            meta.insert("spec_draft_token_num".to_owned(), num_drafted.into());
+            meta.insert("spec_accept_token_num".to_owned(), num_accepted.into());
+            meta.insert("spec_accept_length".to_owned(), accept_length.into());
+        }
         meta.insert("weight_version".to_owned(), weight_version.into());
         meta.insert("weight_versions".to_owned(), json!(sample.weight_versions));
         meta.insert("e2e_latency".to_owned(), run.arrived.elapsed().as_secs_f64().into());

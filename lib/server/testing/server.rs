@@ -114,8 +114,8 @@ impl Server {
             num_blocks,
             max_num_seqs,
             max_batch_tokens: 64,
-            context_len: None,
-            prefix_cache: true,
+            num_draft_tokens: 4,
+            ..EngineConfig::default()
         };
         let tokenizer = Arc::new(tokenizer);
         let decode = tokenizer.clone();
