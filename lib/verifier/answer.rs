@@ -3,6 +3,9 @@
 /// The part after the last `</think>`; nothing when a `<think>` is never closed, since an unfinished thought is
 /// no answer; the whole response when there is no thought.
 pub fn answer_text(response: &str) -> &str {
+    if !response.contains('<') {
+        return response;
+    }
     match (response.rfind("</think>"), response.rfind("<think>")) {
         (Some(close), open) if open.is_none_or(|open| open < close) => &response[close + "</think>".len()..],
         (_, Some(_)) => "",

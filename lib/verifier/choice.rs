@@ -29,8 +29,14 @@ pub(crate) struct Choice;
 
 /// Letters and digits in lower case, one blank between words, a blank around all.
 fn plain(text: &str) -> String {
-    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    format!(" {} ", words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join(" "))
+    let lower = text.to_lowercase();
+    let words = lower.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.fold(" ".to_owned(), |plain, word| plain + word + " ")
+}
+
+/// Whether a text has letters or digits.
+fn says_something(text: &str) -> bool {
+    text.chars().any(char::is_alphanumeric)
 }
 
 fn text_of(value: &Value) -> String {
@@ -74,7 +80,8 @@ impl Question {
         let by_letter =
             told.and_then(single).or_else(|| single(label).filter(|letter| letters.contains(letter)));
         let by_number = label.parse::<usize>().ok().and_then(|at| letters.get(at).copied());
-        let same = |choice: &String| plain(choice) == plain(label);
+        let same =
+            |choice: &String| choice == label || says_something(label) && plain(choice) == plain(label);
         let by_text = choices.iter().position(same).and_then(|at| letters.get(at).copied());
         let correct = by_number.or(by_letter).or(by_text);
         let place = correct.and_then(|letter| letters.iter().position(|known| *known == letter));
@@ -97,12 +104,12 @@ impl Question {
             valid(found).filter(|_| !is_article)
         });
         by_rule.or_else(|| {
-            let words: Vec<&str> = answer.split(|letter: char| !letter.is_alphanumeric()).collect();
-            let single =
-                |word: &&str| word.len() == 1 && word.chars().all(|letter| letter.is_ascii_uppercase());
-            let letters =
-                words.iter().rev().filter(|word| single(word)).filter_map(|word| word.chars().next());
-            letters.into_iter().find(|letter| self.letters.contains(letter))
+            let single = |word: &str| match word.as_bytes() {
+                [letter] if letter.is_ascii_uppercase() => Some(char::from(*letter)),
+                _ => None,
+            };
+            let mut letters = answer.rsplit(|letter: char| !letter.is_alphanumeric()).filter_map(single);
+            letters.find(|letter| self.letters.contains(letter))
         })
     }
 }
@@ -117,10 +124,7 @@ impl RowVerifier for Choice {
             return Ok(Verdict::of(letter == correct, reason).about(letter.to_string()));
         }
         let said = plain(answer);
-        let text = question
-            .texts
-            .iter()
-            .find(|text| text.chars().any(char::is_alphanumeric) && said.contains(&plain(text)));
+        let text = question.texts.iter().find(|text| says_something(text) && said.contains(&plain(text)));
         Ok(match text {
             Some(text) => Verdict::of(true, format!("it says {text:?}")).about(text.as_str()),
             None => Verdict::of(false, "neither a letter nor the text of the right choice"),
@@ -143,10 +147,14 @@ mod tests {
     #[test]
     fn verdicts_are_those_of_the_reference() {
         let four = json!({"choices": ["Rome", "Berlin", "Paris", "Oslo"]});
+        let signs = json!({"choices": ["北京", "东京"]});
         let cities = json!({"choices": ["Rome", "capital of France"]});
         for (response, label, metadata, expected) in [
             ("The answer is C.", "C", json!({}), 1.0),
             ("The answer is C.", "D", json!({}), 0.0),
+            ("我选 东京。", "东京", signs.clone(), 1.0),
+            ("我选 北京。", "东京", signs.clone(), 0.0),
+            ("B", "东京", signs, 1.0),
             ("Answer: C", "2", four.clone(), 1.0),
             ("Answer: B", "1", json!({"choices": {"A": "x", "B": "y"}}), 1.0),
             ("I think the answer is B.", "capital of france", cities, 1.0),

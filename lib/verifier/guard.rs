@@ -122,24 +122,27 @@ fn lettered(line: &str) -> Option<&str> {
     Some(rest.strip_prefix([')', '.', ':'])?.trim()).filter(|text| !text.is_empty())
 }
 
-fn words(text: &str) -> Vec<String> {
-    text.split(|letter: char| !letter.is_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .map(str::to_lowercase)
-        .collect()
+/// The words of a text in lower case.
+fn words(lower: &str) -> Vec<&str> {
+    lower.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty()).collect()
 }
 
 /// How many different candidates a text names, as whole words; one inside another does not count.
 fn num_named(text: &str, candidates: &[String]) -> usize {
-    let said = words(text);
-    let mut named: Vec<Vec<String>> = candidates
+    if candidates.is_empty() {
+        return 0;
+    }
+    let text = text.to_lowercase();
+    let said = words(&text);
+    let candidates: Vec<String> = candidates.iter().map(|candidate| candidate.to_lowercase()).collect();
+    let mut named: Vec<Vec<&str>> = candidates
         .iter()
         .map(|candidate| words(candidate))
         .filter(|words| !words.is_empty() && said.windows(words.len()).any(|run| run == words.as_slice()))
         .collect();
     named.sort();
     named.dedup();
-    let is_part = |one: &Vec<String>| {
+    let is_part = |one: &Vec<&str>| {
         named
             .iter()
             .any(|other| other.len() > one.len() && other.windows(one.len()).any(|run| run == one.as_slice()))
@@ -149,11 +152,12 @@ fn num_named(text: &str, candidates: &[String]) -> usize {
 
 /// The share of the answer's runs of words that the prompt has; 0 for a short answer.
 fn echo_share(answer: &str, prompt: &str) -> f64 {
-    let (answer, prompt) = (words(answer), words(prompt));
+    let (answer, prompt) = (answer.to_lowercase(), prompt.to_lowercase());
+    let (answer, prompt) = (words(&answer), words(&prompt));
     if answer.len() < MIN_ECHO_WORDS {
         return 0.0;
     }
-    let of_prompt: HashSet<&[String]> = prompt.windows(ECHO_RUN).collect();
+    let of_prompt: HashSet<&[&str]> = prompt.windows(ECHO_RUN).collect();
     let runs = answer.windows(ECHO_RUN);
     let num = runs.len() as f64;
     runs.filter(|run| of_prompt.contains(run)).count() as f64 / num

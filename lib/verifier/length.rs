@@ -1,6 +1,6 @@
 //! The `length`, `overlong` and `repetition` rewards: how long a response is, and how much of it is said twice.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -114,12 +114,18 @@ impl Repetition {
 
 impl RowVerifier for Repetition {
     fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
-        let words: Vec<String> = row.response.split_whitespace().map(str::to_lowercase).collect();
-        let runs: Vec<&[String]> = words.windows(self.n).collect();
-        let unique: HashSet<&&[String]> = runs.iter().collect();
-        let repeated = runs.len() - unique.len();
-        let share = if runs.is_empty() { 0.0 } else { repeated as f64 / runs.len() as f64 };
-        Ok(Verdict::new(-share, format!("{repeated} of {} runs of {} words repeat", runs.len(), self.n)))
+        let text = row.response.to_lowercase();
+        let mut known: HashMap<&str, usize> = HashMap::new();
+        let number = |word| {
+            let next = known.len();
+            *known.entry(word).or_insert(next)
+        };
+        let words: Vec<usize> = text.split_whitespace().map(number).collect();
+        let runs = words.windows(self.n);
+        let num = runs.len();
+        let repeated = num - runs.collect::<HashSet<&[usize]>>().len();
+        let share = if num == 0 { 0.0 } else { repeated as f64 / num as f64 };
+        Ok(Verdict::new(-share, format!("{repeated} of {num} runs of {} words repeat", self.n)))
     }
 }
 

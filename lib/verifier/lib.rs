@@ -40,6 +40,8 @@ mod verifier;
 
 pub use answer::answer_text;
 pub use catalogue::FAMILIES;
+#[cfg(feature = "fuzzing")]
+pub use code::read_code;
 pub use code::{num_sandbox_restarts, start_sandbox, start_sandbox_with};
 pub use error::{Error, Result};
 pub use registry::{Family, Form, RewardType, help, list, types};

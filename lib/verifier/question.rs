@@ -9,10 +9,16 @@ use crate::answer::answer_text;
 use crate::error::Result;
 use crate::{Row, RowVerifier, Verdict};
 
-/// Words in lower case without punctuation and articles.
-fn words(text: &str) -> Vec<String> {
-    let bare: String = text.to_lowercase().chars().filter(|letter| !letter.is_ascii_punctuation()).collect();
-    bare.split_whitespace().filter(|word| !["a", "an", "the"].contains(word)).map(str::to_owned).collect()
+/// A text in lower case without punctuation.
+fn bare(text: &str) -> String {
+    let mut bare = text.to_lowercase();
+    bare.retain(|letter| !letter.is_ascii_punctuation());
+    bare
+}
+
+/// Words without articles.
+fn words(bare: &str) -> Vec<&str> {
+    bare.split_whitespace().filter(|word| !["a", "an", "the"].contains(word)).collect()
 }
 
 /// The right answers of a label.
@@ -24,13 +30,12 @@ pub(crate) fn alternatives(label: &str) -> Vec<String> {
 }
 
 /// F1 of the words of two texts; `yes`, `no` and `noanswer` match themselves only.
-fn f1(answer: &[String], truth: &[String]) -> f64 {
-    let is_closed =
-        |words: &[String]| matches!(words, [word] if ["yes", "no", "noanswer"].contains(&word.as_str()));
+fn f1(answer: &[&str], truth: &[&str]) -> f64 {
+    let is_closed = |words: &[&str]| matches!(words, [word] if ["yes", "no", "noanswer"].contains(word));
     if (is_closed(answer) || is_closed(truth)) && answer != truth {
         return 0.0;
     }
-    let mut left: HashMap<&String, usize> = HashMap::new();
+    let mut left: HashMap<&str, usize> = HashMap::new();
     for word in truth {
         *left.entry(word).or_default() += 1;
     }
@@ -55,9 +60,10 @@ pub(crate) struct F1;
 
 impl RowVerifier for F1 {
     fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
-        let answer = words(answer_text(row.response));
+        let answer = bare(answer_text(row.response));
+        let answer = words(&answer);
         let scored =
-            alternatives(row.expected()).into_iter().map(|truth| (f1(&answer, &words(&truth)), truth));
+            alternatives(row.expected()).into_iter().map(|truth| (f1(&answer, &words(&bare(&truth))), truth));
         let best = scored.max_by(|left, right| left.0.total_cmp(&right.0));
         let (reward, truth) = best.unwrap_or_default();
         Ok(Verdict::new(reward, format!("F1 of its words with {truth:?}")).about(answer.join(" ")))
@@ -70,8 +76,9 @@ pub(crate) struct ExactMatch;
 
 impl RowVerifier for ExactMatch {
     fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
-        let answer = words(answer_text(row.response));
-        let is_right = alternatives(row.expected()).iter().any(|truth| words(truth) == answer);
+        let answer = bare(answer_text(row.response));
+        let answer = words(&answer);
+        let is_right = alternatives(row.expected()).iter().any(|truth| words(&bare(truth)) == answer);
         let verb = if is_right { "are" } else { "are not" };
         Ok(Verdict::of(is_right, format!("its words {verb} those of the label")).about(answer.join(" ")))
     }
@@ -113,7 +120,7 @@ mod tests {
             ("a.b,c!", "abc"),
             ("the", ""),
         ] {
-            assert_eq!(words(text).join(" "), expected);
+            assert_eq!(words(&bare(text)).join(" "), expected);
         }
         assert!(reward(&ExactMatch, "The Eiffel Tower!", "eiffel tower") > 0.5);
         assert!(reward(&ExactMatch, "Eiffel's tower", "eiffel tower") < 0.5);

@@ -109,8 +109,8 @@ pub(crate) fn unknown(name: &str) -> Error {
     let hint = if let Some((_, known)) = nearest {
         format!("\nhint: did you mean {known}?")
     } else {
-        let known: Vec<String> = types().map(RewardType::usage).collect();
-        format!("\nhint: reward types are {}", known.join(", "))
+        let known: Vec<&str> = types().map(|kind| kind.name).collect();
+        format!("\nhint: reward types are {} (see --type list)", known.join(", "))
     };
     Error::UnknownType { name: name.to_owned(), hint }
 }

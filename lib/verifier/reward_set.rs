@@ -129,7 +129,8 @@ impl RewardSet {
 
     /// Scores rows, each by itself: an error is about its row. Results are in the same order.
     pub fn try_score(&self, rows: &[Row<'_>]) -> Vec<Result<Scored>> {
-        let mut scored: Vec<Result<Scored>> = rows.iter().map(|_| Ok(Scored::default())).collect();
+        let empty = || Scored { parts: Vec::with_capacity(self.specs.len()), ..Scored::default() };
+        let mut scored: Vec<Result<Scored>> = rows.iter().map(|_| Ok(empty())).collect();
         for spec in &self.specs {
             for (sample, verdict) in scored.iter_mut().zip(spec.score(rows)) {
                 match (sample.as_mut(), verdict) {

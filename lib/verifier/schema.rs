@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use jsonschema::Validator;
+use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -18,6 +18,15 @@ use crate::{Row, RowVerifier, Verdict};
 const KEY: &str = "json_schema";
 /// Schemas of rows that are kept ready.
 const MAX_KEPT: usize = 256;
+
+/// Steps back that a pattern which looks around or refers back may take in a text; others never step back.
+const MAX_STEPS_BACK: usize = 100_000;
+
+/// Makes the validator of a schema.
+fn compiled(schema: &Value) -> std::result::Result<Validator, ValidationError<'static>> {
+    let patterns = PatternOptions::fancy_regex().backtrack_limit(MAX_STEPS_BACK);
+    jsonschema::options().with_pattern_options(patterns).build(schema)
+}
 
 /// The `json_schema` reward.
 pub(crate) struct Schema {
@@ -34,7 +43,7 @@ impl Schema {
                     |error: &dyn std::fmt::Display| options.problem(format!("cannot read {path}: {error}"));
                 let text = fs::read_to_string(&path).map_err(|error| read(&error))?;
                 let value = serde_json::from_str(&text).map_err(|error| read(&error))?;
-                let validator = jsonschema::validator_for(&value)
+                let validator = compiled(&value)
                     .map_err(|error| options.problem(format!("{path}: not a JSON Schema: {error}")))?;
                 Some(Arc::new(validator))
             }
@@ -60,8 +69,7 @@ impl Schema {
         if let Some(validator) = kept.get(&text) {
             return Ok(Arc::clone(validator));
         }
-        let made =
-            jsonschema::validator_for(&schema).map_err(|error| bad(format!("not a JSON Schema: {error}")))?;
+        let made = compiled(&schema).map_err(|error| bad(format!("not a JSON Schema: {error}")))?;
         if kept.len() >= MAX_KEPT {
             kept.clear();
         }

@@ -18,22 +18,33 @@ pub(crate) struct Spec {
 impl Spec {
     /// A verdict for each row, in their order. Rows without what the type needs are errors and not shown to it.
     pub(crate) fn score(&self, rows: &[Row<'_>]) -> Vec<Result<Verdict>> {
-        let problems: Vec<Option<Error>> = rows.iter().map(|row| self.missing(row)).collect();
-        let complete: Vec<Row<'_>> = rows
-            .iter()
-            .zip(&problems)
-            .filter(|(_, problem)| problem.is_none())
-            .map(|(row, _)| *row)
-            .collect();
+        let compares_groups = self.compares_groups();
+        let is_missing = |row: &Row<'_>| self.missing(row, compares_groups).is_some();
+        let mut verdicts = if rows.iter().any(is_missing) {
+            self.score_complete(rows, compares_groups)
+        } else {
+            self.verifier.score(rows)
+        };
+        verdicts.resize_with(rows.len(), || Err(Error::Lost { name: self.name.clone() }));
+        for verdict in &mut verdicts {
+            if let Ok(found) = verdict
+                && !is_finite(found)
+            {
+                *verdict = Err(Error::NotFinite { name: self.name.clone(), reward: found.reward });
+            }
+        }
+        verdicts
+    }
+
+    /// Verdicts on the rows that have what the type needs, errors about the others.
+    fn score_complete(&self, rows: &[Row<'_>], compares_groups: bool) -> Vec<Result<Verdict>> {
+        let problems: Vec<Option<Error>> =
+            rows.iter().map(|row| self.missing(row, compares_groups)).collect();
+        let complete = rows.iter().zip(&problems).filter(|(_, problem)| problem.is_none());
+        let complete: Vec<Row<'_>> = complete.map(|(row, _)| *row).collect();
         let mut verdicts = self.verifier.score(&complete).into_iter();
-        let lost = || Err(Error::Lost { name: self.name.clone() });
-        problems
-            .into_iter()
-            .map(|problem| match problem {
-                Some(problem) => Err(problem),
-                None => verdicts.next().unwrap_or_else(lost).and_then(|verdict| self.finite(verdict)),
-            })
-            .collect()
+        let mut next = || verdicts.next().unwrap_or_else(|| Err(Error::Lost { name: self.name.clone() }));
+        problems.into_iter().map(|problem| problem.map_or_else(&mut next, Err)).collect()
     }
 
     /// Whether whole groups must be scored together.
@@ -47,12 +58,12 @@ impl Spec {
         self.kind.reaches_outside || self.verifier.inner().is_some_and(Self::reaches_outside)
     }
 
-    fn missing(&self, row: &Row<'_>) -> Option<Error> {
+    fn missing(&self, row: &Row<'_>, compares_groups: bool) -> Option<Error> {
         let name = self.kind.name;
         if self.kind.needs_label && row.label.is_none() {
             return Some(Error::MissingLabel { name });
         }
-        if self.compares_groups() && row.group.is_none() {
+        if compares_groups && row.group.is_none() {
             return Some(Error::MissingGroup { name });
         }
         let keys = self.kind.metadata;
@@ -63,14 +74,11 @@ impl Spec {
             })
             .map(|key| Error::MissingMetadata { name, key })
     }
+}
 
-    fn finite(&self, verdict: Verdict) -> Result<Verdict> {
-        if verdict.reward.is_finite() && verdict.token_rewards.iter().all(|reward| reward.is_finite()) {
-            Ok(verdict)
-        } else {
-            Err(Error::NotFinite { name: self.name.clone(), reward: verdict.reward })
-        }
-    }
+/// Whether a verdict can be summed.
+fn is_finite(verdict: &Verdict) -> bool {
+    verdict.reward.is_finite() && verdict.token_rewards.iter().all(|reward| reward.is_finite())
 }
 
 /// Splits `number,format:json:0.2` at its commas outside quotes; a type that takes the rest keeps its own.

@@ -63,6 +63,7 @@ fn ours(pairs: &Pairs, turns: u32) -> Seconds {
 }
 
 fn main() {
+    rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global().unwrap();
     let repeats: usize = setting("REPEATS", 5);
     for (what, pairs, turns) in [("plain numbers", plain_numbers(), 10_000), ("mixed set", mixed(), 50)] {
         let mut rival = Rival::start("rival_math.py", 1, &json!({ "pairs": pairs }).to_string());

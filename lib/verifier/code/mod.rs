@@ -124,6 +124,15 @@ impl Verifier for Code {
     }
 }
 
+/// Reads metadata and finds the code of a response in each language, without running any: what `fuzz/` tries.
+#[cfg(any(feature = "fuzzing", test))]
+pub fn read_code(metadata: &str, response: &str) {
+    let _ = Asked::parse(Some(metadata));
+    for language in language::Language::all() {
+        let _ = extract::extract(response, language);
+    }
+}
+
 /// A row whose tests cannot be run.
 fn bad_row(problem: String) -> Error {
     Error::BadRow { name: "code", problem }
@@ -134,4 +143,18 @@ fn none_of(num_rows: usize, error: Error) -> Vec<Result<Verdict>> {
     let text = error.to_string();
     let rest = (1..num_rows).map(|_| Err(slime_sandbox::Error::Setup { problem: text.clone() }.into()));
     std::iter::once(Err(error)).chain(rest).take(num_rows).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_that_fuzzing_found_are_read() {
+        for line in include_str!("../tests/fuzz/code.jsonl").lines() {
+            let input: String = serde_json::from_str(line).unwrap();
+            let (metadata, response) = input.split_once('\t').unwrap_or(("{}", &input));
+            read_code(metadata, response);
+        }
+    }
 }

@@ -34,7 +34,7 @@ impl Math {
     fn judged(&self, gold: &Answer<'_>, found: &Answer<'_>) -> Option<Verdict> {
         let rule = equal::answers(&gold.text, &found.text, self.rounding)?;
         Some(
-            Verdict::of(true, format!("{} {}: {rule}", found.source, short(&found.text)))
+            Verdict::of(true, [found.source, " ", short(&found.text), ": ", rule].concat())
                 .about(found.text.as_ref()),
         )
     }
@@ -75,9 +75,8 @@ impl RowVerifier for Math {
         {
             return Ok(verdict);
         }
-        let reason =
-            format!("{} is {}, the label is {}", found.source, short(&found.text), short(&gold.text));
-        Ok(Verdict::of(false, reason).about(found.text))
+        let reason = [found.source, " is ", short(&found.text), ", the label is ", short(&gold.text)];
+        Ok(Verdict::of(false, reason.concat()).about(found.text))
     }
 }
 

@@ -99,16 +99,13 @@ fn is_whole_formula(text: &str) -> bool {
 
 /// The text before the markers that end a message, as `<|im_end|>`.
 fn before_markers(text: &str) -> &str {
-    let mut from = 0;
-    while let Some(at) = text.get(from..).and_then(|rest| rest.find("<|")) {
-        let marker = &text[from + at + 2..];
+    let is_marker = |at: usize| {
+        let Some(marker) = text[at..].strip_prefix("<|") else { return false };
         let name = marker.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
-        if name > 0 && marker[name..].starts_with("|>") && !text[..from + at].trim().is_empty() {
-            return &text[..from + at];
-        }
-        from += at + 2;
-    }
-    text
+        name > 0 && marker[name..].starts_with("|>") && !text[..at].trim().is_empty()
+    };
+    let marker = text.match_indices('<').map(|(at, _)| at).find(|at| is_marker(*at));
+    marker.map_or(text, |at| &text[..at])
 }
 
 /// A closed box: where its command begins, and its content.

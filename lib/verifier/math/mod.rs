@@ -34,6 +34,7 @@ pub(crate) mod rational;
 mod real;
 mod real_set;
 mod relation;
+mod series;
 mod slime_box;
 mod slime_form;
 mod slime_math;

@@ -104,6 +104,7 @@ impl Parser {
                 let (n, k) = (self.argument()?, self.argument()?);
                 Some(Expr::Call(Function::Binomial, vec![n, k]))
             }
+            Kind::Series(series) => self.nested(self.context, |parser| parser.series(series)),
             Kind::Root => self.root(),
             Kind::BeginMatrix => self.nested(Context::default(), Self::matrix),
             Kind::NumberSet(letter) => Some(Expr::NumberSet(letter)),

@@ -276,7 +276,7 @@ impl Parser {
     }
 
     /// Factors and divisors from left to right; a factor may follow without a sign.
-    fn product(&mut self) -> Option<Expr> {
+    pub(super) fn product(&mut self) -> Option<Expr> {
         let mut factors = vec![self.power()?];
         loop {
             match self.peek() {
@@ -322,6 +322,7 @@ impl Parser {
                 | Kind::Fraction
                 | Kind::Root
                 | Kind::Binomial
+                | Kind::Series(_)
                 | Kind::BeginMatrix,
             ) => true,
             _ => false,

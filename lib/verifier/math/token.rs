@@ -2,6 +2,7 @@
 
 use crate::math::numeral::Commas;
 use crate::math::rational::Rational;
+use crate::math::series::Series;
 use crate::math::tree::{Constant, Function, Relation};
 
 /// More tokens than this are no answer.
@@ -55,6 +56,8 @@ pub(crate) enum Kind {
     Fraction,
     Root,
     Binomial,
+    /// A sign before terms.
+    Series(Series),
     BeginMatrix,
     EndMatrix,
     Cell,

@@ -1,5 +1,6 @@
 //! Words with a meaning in formulas, shared by LaTeX commands and plain text.
 
+use crate::math::series::Series;
 use crate::math::token::{Bracket, Kind};
 use crate::math::tree::{Brackets, Constant, Expr, Function, Relation};
 
@@ -63,6 +64,8 @@ const COMMANDS: &[(&str, Kind)] = &[
     ("binom", Kind::Binomial),
     ("dbinom", Kind::Binomial),
     ("tbinom", Kind::Binomial),
+    ("sum", Kind::Series(Series::Sum)),
+    ("prod", Kind::Series(Series::Product)),
     ("pi", Kind::Constant(Constant::Pi)),
     ("infty", Kind::Constant(Constant::Infinity)),
     ("infin", Kind::Constant(Constant::Infinity)),
