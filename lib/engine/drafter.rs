@@ -127,7 +127,7 @@ impl Texts {
 
     /// Up to `len` tokens that stood behind the longest known end of `tokens`.
     fn behind(&self, tokens: &[u32], len: usize) -> &[u32] {
-        let ends =
+        let mut ends =
             NGRAM_LENS.rev().filter(|len| *len <= tokens.len()).map(|len| &tokens[tokens.len() - len..]);
         let place = ends.find_map(|end| self.places.get(&key(end)));
         let Some(&(text, position)) = place else { return &[] };
