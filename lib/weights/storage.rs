@@ -1,5 +1,7 @@
 //! What memory really is: one contiguous buffer with an ordered list of named views; it knows no file and no device.
 
+use slime_config::TensorBox;
+
 use crate::{Dtype, Error, Result, WeightDir, first_not_finite};
 
 /// How the bytes of a view relate to the tensor of that name in a Hugging Face directory.
@@ -9,15 +11,20 @@ pub enum Transform {
     Identity,
 }
 
-/// One Hugging Face tensor as a box of rows of its storage.
+/// A box of one Hugging Face tensor as rows of its storage; of a model that is not split the whole tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewSpec {
     /// The Hugging Face name of the tensor.
     pub name: String,
     /// First row of the storage that belongs to the view (an element for one-dimensional storages).
     pub offset_rows: usize,
-    /// Shape of the tensor.
+    /// Shape of the whole tensor.
     pub shape: Vec<usize>,
+    /// What the view has of the tensor.
+    pub part: TensorBox,
+    /// Tensor-parallel ranks that follow each other and hold the same part; each sees its share of the tokens or heads, so
+    /// the gradient is the sum of theirs.
+    pub copies: usize,
     /// How the tensor of the file becomes the rows of the view.
     pub transform: Transform,
 }
@@ -31,12 +38,29 @@ pub struct StorageSpec {
     pub shape: Vec<usize>,
     /// The views in the order of their rows, without gaps.
     pub views: Vec<ViewSpec>,
-    /// The name and shape under which some directories hold the whole storage as one tensor, in place of the views.
-    pub fused: Option<ViewSpec>,
+    /// The views of one tensor as which some directories hold the whole storage, in place of the views above; or none.
+    pub fused: Vec<ViewSpec>,
+    /// Whether it belongs to experts: other ranks hold copies of it than of the rest of the model.
+    pub is_expert: bool,
     /// Whether it is never trained: it has no gradient and no state of an optimizer.
     pub is_frozen: bool,
     /// Whether it is kept in f32 whatever the type of the model is.
     pub is_f32: bool,
+}
+
+impl ViewSpec {
+    /// All of a tensor of `shape`, from row `offset_rows` of its storage on.
+    pub fn whole(name: String, offset_rows: usize, shape: &[usize]) -> Self {
+        let (part, transform) = (TensorBox::whole(shape), Transform::Identity);
+        Self { name, offset_rows, shape: shape.to_vec(), part, copies: 1, transform }
+    }
+
+    /// The number in the whole tensor of element `index` of the part.
+    fn index_in_tensor(&self, index: usize) -> usize {
+        let runs = self.part.runs(&TensorBox::whole(&self.shape));
+        let run = runs.iter().find(|run| (run.from..run.from + run.len).contains(&index));
+        run.map_or(index, |run| run.to + index - run.from)
+    }
 }
 
 impl StorageSpec {
@@ -52,33 +76,27 @@ impl StorageSpec {
         let views = parts
             .iter()
             .map(|(name, rows)| {
-                let view = ViewSpec {
-                    name: name.clone(),
-                    offset_rows,
-                    shape: shape_of(*rows),
-                    transform: Transform::Identity,
-                };
+                let view = ViewSpec::whole(name.clone(), offset_rows, &shape_of(*rows));
                 offset_rows += rows;
                 view
             })
             .collect();
-        let shape = shape_of(offset_rows);
-        Self { name: name.into(), shape, views, fused: None, is_frozen: false, is_f32: false }
+        let (name, shape) = (name.into(), shape_of(offset_rows));
+        Self { name, shape, views, fused: vec![], is_expert: false, is_frozen: false, is_f32: false }
     }
 
     /// The same, of which some directories hold all elements in this order as one tensor called `name`.
     #[must_use]
     pub fn fused_as(self, name: String, shape: &[usize]) -> Self {
-        let fused = ViewSpec { name, offset_rows: 0, shape: shape.to_vec(), transform: Transform::Identity };
-        Self { fused: Some(fused), ..self }
+        Self { fused: vec![ViewSpec::whole(name, 0, shape)], ..self }
     }
 
     /// The tensors of `weights` that make up this storage, in order: the fused one where it is there in place of the
     /// views, else the views.
     pub fn views_in(&self, weights: &WeightDir) -> &[ViewSpec] {
         let is_there = |view: &ViewSpec| weights.info(&view.name).is_ok();
-        match &self.fused {
-            Some(fused) if is_there(fused) && !self.views.iter().any(is_there) => std::slice::from_ref(fused),
+        match self.fused.first() {
+            Some(fused) if is_there(fused) && !self.views.iter().any(is_there) => &self.fused,
             _ => &self.views,
         }
     }
@@ -96,7 +114,12 @@ impl StorageSpec {
     /// The elements `start..end` of the flat buffer that `view` covers.
     pub fn range(&self, view: &ViewSpec) -> std::ops::Range<usize> {
         let start = view.offset_rows * self.row_len();
-        start..start + view.shape.iter().product::<usize>()
+        start..start + view.part.num_elements()
+    }
+
+    /// Rows of the buffer that `view` covers.
+    pub fn num_rows(&self, view: &ViewSpec) -> usize {
+        view.part.num_elements() / self.row_len().max(1)
     }
 
     /// The buffer of this storage in `dtype`, little-endian, filled from the tensors of `weights`.
@@ -106,20 +129,20 @@ impl StorageSpec {
     pub fn read(&self, weights: &WeightDir, dtype: Dtype) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(self.num_elements() * dtype.num_bytes());
         for view in self.views_in(weights) {
-            let tensor = weights.tensor(&view.name)?;
-            if tensor.shape != view.shape {
+            let got = &weights.info(&view.name)?.shape;
+            if *got != view.shape {
                 return Err(Error::Shape {
                     path: weights.path().to_owned(),
                     tensor: view.name.clone(),
                     expected: view.shape.clone(),
-                    got: tensor.shape.to_vec(),
+                    got: got.clone(),
                 });
             }
             let elements = match view.transform {
-                Transform::Identity => tensor.cast(dtype)?,
+                Transform::Identity => weights.part(&view.name, &view.part, dtype)?,
             };
             if let Some(index) = first_not_finite(&elements, dtype) {
-                let path = weights.path().to_owned();
+                let (path, index) = (weights.path().to_owned(), view.index_in_tensor(index));
                 return Err(Error::NotFinite { path, tensor: view.name.clone(), index });
             }
             bytes.extend_from_slice(&elements);

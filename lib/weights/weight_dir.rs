@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use memmap2::{Advice, Mmap};
 use rayon::prelude::*;
 use serde_json::{Map, Value};
+use slime_config::TensorBox;
 
 use crate::{Dtype, Error, Result, TensorInfo, dtype, safetensors};
 
@@ -155,6 +156,36 @@ impl WeightDir {
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>> {
         let (name, info, bytes) = self.entry(name)?;
         Ok(TensorView { name, dtype: info.dtype, shape: &info.shape, bytes })
+    }
+
+    /// The elements of a box of a tensor in a floating type, row-major. Where the box is one run of the file, only its
+    /// bytes are read; a box of columns reads from its first to its last byte.
+    ///
+    /// # Errors
+    /// There is no such tensor, its type does not convert, or its bytes cannot be read (any more).
+    pub fn part<'a>(&'a self, name: &str, part: &'a TensorBox, to: Dtype) -> Result<Cow<'a, [u8]>> {
+        let missing = || Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() };
+        let (name, (shard, info)) = self.tensors.get_key_value(name).ok_or_else(missing)?;
+        let (shard, width) = (&self.shards[*shard], info.dtype.num_bytes());
+        let runs = TensorBox::whole(&info.shape).runs(part);
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(Cow::default()) };
+        let span = info.range.start + first.from * width..info.range.start + (last.from + last.len) * width;
+        let bytes = mapped(&shard.path, &shard.map, span)?;
+        let view = |bytes| TensorView { name, dtype: info.dtype, shape: &part.shape, bytes };
+        if let [_] = runs[..] {
+            return view(bytes).cast(to);
+        }
+        let mut gathered = Vec::with_capacity(part.num_elements() * width);
+        for run in &runs {
+            let start = (run.from - first.from) * width;
+            gathered.extend_from_slice(&bytes[start..start + run.len * width]);
+        }
+        let cast = dtype::cast(&gathered, info.dtype, to).map(Cow::into_owned);
+        match cast {
+            Some(bytes) => Ok(Cow::Owned(bytes)),
+            // The whole tensor's view says what is wrong with its type.
+            None => view(bytes).cast(to),
+        }
     }
 
     fn entry(&self, name: &str) -> Result<(&str, &TensorInfo, &[u8])> {

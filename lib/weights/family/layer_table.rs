@@ -130,6 +130,6 @@ impl<'a> LayerTable<'a> {
             .fused_as(self.hf("mlp.experts.gate_up_proj"), &[num, 2 * width, hidden]);
         let downs = StorageSpec::stacked(self.name("experts_down"), &downs, &[width])
             .fused_as(self.hf("mlp.experts.down_proj"), &[num, hidden, width]);
-        self.specs.extend([gate_up, downs]);
+        self.specs.extend([gate_up, downs].map(|spec| StorageSpec { is_expert: true, ..spec }));
     }
 }

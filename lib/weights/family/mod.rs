@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((gate_up.shape.as_slice(), gate_up.views.len()), ([30, 8].as_slice(), 6));
         assert_eq!(gate_up.views[3].name, "model.layers.1.mlp.experts.1.up_proj.weight");
         assert_eq!(gate_up.views[3].offset_rows, 15);
-        assert_eq!(gate_up.fused.as_ref().unwrap().shape, [3, 10, 8]);
+        assert_eq!(gate_up.fused[0].shape, [3, 10, 8]);
         assert_eq!(find("layers.2.experts_down").unwrap().views[2].shape, [8, 5]);
         assert_eq!(find("layers.2.shared_down").unwrap().shape, [8, 10]);
         let bias = find("layers.2.router_bias").unwrap();
