@@ -63,6 +63,29 @@ pub trait Collectives: Communicator {
         Ok(())
     }
 
+    /// `reduce_scatter` of buffers whose type is known at run time; they must be aligned for `dtype`.
+    fn reduce_scatter_bytes(
+        &self,
+        input: &[u8],
+        counts: &[usize],
+        output: &mut [u8],
+        dtype: Dtype,
+        op: Op,
+    ) -> Result<()> {
+        let call = "reduce_scatter";
+        macro_rules! reduce {
+            ($($name:ident => $element:ty),*) => {
+                match dtype {
+                    $(Dtype::$name => {
+                        let output = typed::<$element>(call, output)?;
+                        self.reduce_scatter(typed_ref::<$element>(call, input)?, counts, output, op)
+                    })*
+                }
+            };
+        }
+        reduce!(F32 => f32, F64 => f64, Bf16 => bf16, U8 => u8, U64 => u64)
+    }
+
     /// Every rank's `data` becomes `root`'s. A binomial tree.
     fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<()> {
         let size = self.size();
@@ -149,11 +172,23 @@ impl<C: Communicator + ?Sized> Collectives for C {}
 
 fn typed<'a, T: Element>(call: &'static str, data: &'a mut [u8]) -> Result<&'a mut [T]> {
     let got = data.len();
+    if got == 0 {
+        // Nothing has no alignment.
+        return Ok(&mut []);
+    }
     bytemuck::try_cast_slice_mut(data).map_err(|_| Error::Length {
         call,
         expected: got / size_of::<T>(),
         got,
     })
+}
+
+fn typed_ref<'a, T: Element>(call: &'static str, data: &'a [u8]) -> Result<&'a [T]> {
+    let got = data.len();
+    if got == 0 {
+        return Ok(&[]);
+    }
+    bytemuck::try_cast_slice(data).map_err(|_| Error::Length { call, expected: got / size_of::<T>(), got })
 }
 
 fn check(call: &'static str, expected: usize, got: usize) -> Result<()> {

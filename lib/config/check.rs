@@ -104,8 +104,12 @@ fn training(config: &RunConfig) -> Result<()> {
     if train.min_lr > train.lr {
         return Err(Error::value("train.min_lr", &format!("at most train.lr {}", train.lr), train.min_lr));
     }
-    if let Some(dp) = config.parallel.dp {
-        at_least_one("parallel.dp", u64::from(dp))?;
+    let parallel = &config.parallel;
+    let axes = [("tp", Some(parallel.tp)), ("ep", Some(parallel.ep)), ("etp", Some(parallel.etp)), ("dp", parallel.dp)];
+    for (axis, size) in axes {
+        if let Some(size) = size {
+            at_least_one(&format!("parallel.{axis}"), u64::from(size))?;
+        }
     }
     Ok(())
 }
@@ -314,6 +318,7 @@ mod tests {
             ("[eval.a]\nnum_prompts = 0\n", "eval.a.num_prompts"),
             ("[rollout]\nmax_groups = 1\n", "rollout.max_groups"),
             ("[parallel]\ndp = 0\n", "parallel.dp"),
+            ("[parallel]\nep = 0\n", "parallel.ep"),
             ("[metrics]\npeak_tflops = 0.0\n", "metrics.peak_tflops"),
             ("[metrics.warnings]\nentropy_drop = 1.5\n", "metrics.warnings.entropy_drop"),
         ] {

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
-use crate::train::{Parallel, Train};
+use crate::parallel::Parallel;
+use crate::train::Train;
 use crate::{check, unknown_key, warning};
 
 /// A run's whole configuration, one field for each section of the TOML.

@@ -1,4 +1,4 @@
-//! `[train]`, `[parallel]`: how weights are updated.
+//! `[train]`: how weights are updated.
 
 use serde::{Deserialize, Serialize};
 
@@ -65,12 +65,4 @@ impl Default for Train {
             mtp_loss_coef: None,
         }
     }
-}
-
-/// `[parallel]`: how ranks share the work.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Parallel {
-    /// Data-parallel ranks of the trainer; the default is the launcher's world.
-    pub dp: Option<u32>,
 }

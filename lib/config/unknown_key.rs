@@ -9,7 +9,8 @@ use crate::load::RunConfig;
 use crate::metrics::{Metrics, Warnings};
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
-use crate::train::{Parallel, Train};
+use crate::parallel::Parallel;
+use crate::train::Train;
 
 /// Names further apart than this share of the written name are not suggested.
 const FARTHEST: f64 = 0.7;

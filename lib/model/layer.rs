@@ -1,6 +1,7 @@
 //! One decoder layer, composed once for every family.
 
-use slime_config::HfConfig;
+use slime_config::{HfConfig, QkNormScope};
+use slime_weights::{kv_heads, Place};
 use tch::Tensor;
 
 use crate::mlp::Mlp;
@@ -8,6 +9,7 @@ use crate::ops::add_norm::{add_norm, rms_norm};
 use crate::ops::attention::attention;
 use crate::ops::linear::Linear;
 use crate::ops::qk_norm_rope::{Heads, QkNorm};
+use crate::ops::sequence::Sequence;
 use crate::{Context, ParamStore, Result};
 
 /// The parameters of one layer; tensors share memory with the [`ParamStore`].
@@ -15,6 +17,7 @@ use crate::{Context, ParamStore, Result};
 pub struct Layer {
     at: usize,
     heads: Heads,
+    sequence: Sequence,
     eps: f64,
     input_norm: Tensor,
     qkv: Linear,
@@ -42,19 +45,25 @@ impl Layer {
         let name = |suffix: &str| format!("{prefix}.{suffix}");
         let get = |suffix: &str| params.get(&name(suffix));
         let eps = config.rms_norm_eps;
+        let sequence = params.sequence();
+        let Place { tp, .. } = params.place();
         let qk_norm = match config.qk_norm {
-            Some(scope) => Some(QkNorm { q_k: get("q_norm")?, k_k: get("k_norm")?, scope, eps }),
+            Some(scope) => {
+                let group = sequence.group().filter(|_| scope == QkNormScope::AllHeads).cloned();
+                Some(QkNorm { q_k: get("q_norm")?, k_k: get("k_norm")?, scope, eps, group })
+            }
             None => None,
         };
         let is_interleaved = config.is_rope_interleaved;
         Ok(Self {
             at,
             heads: Heads {
-                num_q: config.num_attention_heads as i64,
-                num_kv: config.num_key_value_heads as i64,
+                num_q: tp.of(config.num_attention_heads).len() as i64,
+                num_kv: kv_heads(config, tp).len() as i64,
                 head_dim: config.head_dim as i64,
                 is_interleaved,
             },
+            sequence,
             eps,
             input_norm: get("input_norm")?,
             qkv: Linear::new(get("qkv")?, params.find(&name("qkv_bias"))),
@@ -67,7 +76,8 @@ impl Layer {
         })
     }
 
-    /// The residual and the delta after this layer, both `[t, d]`; `cos_sin` as `Rope::cos_sin` makes them.
+    /// The residual and the delta after this layer, both `[t, d]`, or this rank's share of their rows; `cos_sin` of all rows
+    /// as `Rope::cos_sin` makes them.
     ///
     /// # Errors
     /// The shapes do not fit the context, or libtorch has no room.
@@ -81,9 +91,10 @@ impl Layer {
         let workspace = context.workspace();
         workspace.turn();
         let (x_td, h_td) = add_norm(&workspace, x_td, delta_td, &self.input_norm, self.eps)?;
+        let h_td = self.sequence.gather(&h_td, context.num_tokens())?;
         let qkv = self.qkv.forward(&workspace, &h_td)?;
         let attended = attention(context, self.at, qkv, (self.heads, self.qk_norm.as_ref()), cos_sin)?;
-        let delta_td = self.o_proj.forward(&workspace, &attended)?;
+        let delta_td = self.sequence.scatter(self.o_proj.forward(&workspace, &attended)?)?;
         let delta_td = self.normed(delta_td, self.post_attn_norm.as_ref())?;
         let (x_td, h_td) = add_norm(&workspace, x_td, Some(&delta_td), &self.post_norm, self.eps)?;
         let delta_td = self.mlp.forward(context, &h_td)?;

@@ -3,9 +3,11 @@
 use slime_config::HfConfig;
 use tch::Tensor;
 
-use crate::ops::experts::{self, Experts};
+use crate::ops::dispatch::Dispatch;
+use crate::ops::experts::Experts;
 use crate::ops::linear::Linear;
 use crate::ops::route::Router;
+use crate::ops::sequence::Sequence;
 use crate::ops::silu_mul::silu_mul;
 use crate::{Context, ParamStore, Result, Workspace};
 
@@ -23,6 +25,7 @@ pub(crate) enum Mlp {
 pub(crate) struct Gated {
     gate_up: Linear,
     down: Linear,
+    sequence: Sequence,
 }
 
 /// Experts behind their router, and the MLP that every token goes through beside them.
@@ -32,6 +35,8 @@ pub(crate) struct Sparse {
     place: usize,
     router: Router,
     experts: Experts,
+    dispatch: Dispatch,
+    sequence: Sequence,
     shared: Option<Gated>,
 }
 
@@ -42,26 +47,40 @@ impl Mlp {
         let gated = |prefix: &str| {
             let get = |suffix: &str| params.get(&name(&format!("{prefix}{suffix}")));
             let (gate_up, down) = (get("gate_up")?, get("down")?);
-            Ok(Gated { gate_up: Linear::new(gate_up, None), down: Linear::new(down, None) })
+            let (gate_up, down) = (Linear::new(gate_up, None), Linear::new(down, None));
+            Ok(Gated { gate_up, down, sequence: params.sequence() })
         };
         let moe = config.moe.as_ref().and_then(|moe| Some((moe, moe.place_of(at)?)));
         let Some((moe, place)) = moe else { return gated("").map(Self::Dense) };
         let get = |suffix: &str| params.get(&name(suffix));
         let shared = if moe.shared_intermediate_size > 0 { Some(gated("shared_")?) } else { None };
         let router = Router::new(get("router")?, params.find(&name("router_bias")), moe);
-        let experts = Experts::new(get("experts_gate_up")?, get("experts_down")?, moe.num_experts)?;
-        Ok(Self::Sparse(Box::new(Sparse { place, router, experts, shared })))
+        let num_experts = params.place().ep.of(moe.num_experts).len();
+        let experts = Experts::new(get("experts_gate_up")?, get("experts_down")?, num_experts)?;
+        let dispatch = Dispatch::new(params.parallel(), moe.num_experts);
+        Ok(Self::Sparse(Box::new(Sparse {
+            place,
+            router,
+            experts,
+            dispatch,
+            sequence: params.sequence(),
+            shared,
+        })))
     }
 
-    /// The delta `[t, d]` of `h_td`.
+    /// The delta `[t, d]` of `h_td`; both this rank's share of the tokens.
     pub fn forward(&self, context: &mut Context<'_>, h_td: &Tensor) -> Result<Tensor> {
+        let num_tokens = context.num_tokens();
         match self {
-            Self::Dense(gated) => gated.forward(&context.workspace(), h_td),
+            Self::Dense(gated) => gated.forward(&context.workspace(), h_td, num_tokens),
             Self::Sparse(sparse) => {
-                let routed = context.routing().route(&sparse.router, h_td, sparse.place)?;
-                let delta_td = experts::train(&sparse.experts, h_td, &routed)?;
+                let shares = (&sparse.sequence, num_tokens);
+                let routed = context.routing().route(&sparse.router, h_td, sparse.place, shares)?;
+                let delta_td = sparse.dispatch.run(&sparse.experts, h_td, &routed)?;
                 match &sparse.shared {
-                    Some(shared) => Ok(delta_td.f_add(&shared.forward(&context.workspace(), h_td)?)?),
+                    Some(shared) => {
+                        Ok(delta_td.f_add(&shared.forward(&context.workspace(), h_td, num_tokens)?)?)
+                    }
                     None => Ok(delta_td),
                 }
             }
@@ -79,8 +98,9 @@ impl Mlp {
 }
 
 impl Gated {
-    fn forward(&self, workspace: &Workspace, h_td: &Tensor) -> Result<Tensor> {
-        let gate_up = self.gate_up.forward(workspace, h_td)?;
-        self.down.forward(workspace, &silu_mul(workspace, &gate_up)?)
+    fn forward(&self, workspace: &Workspace, h_td: &Tensor, num_tokens: usize) -> Result<Tensor> {
+        let h_td = self.sequence.gather(h_td, num_tokens)?;
+        let gate_up = self.gate_up.forward(workspace, &h_td)?;
+        self.sequence.scatter(self.down.forward(workspace, &silu_mul(workspace, &gate_up)?)?)
     }
 }

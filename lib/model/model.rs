@@ -1,6 +1,7 @@
 //! A decoder: embedding, layers, final norm and output head. Suffixes: t tokens, d hidden size, r rows, v vocabulary.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use slime_config::HfConfig;
 use slime_weights::WeightDir;
@@ -8,12 +9,27 @@ use tch::{Device, Kind, Tensor};
 
 use crate::mtp::Mtp;
 use crate::ops::add_norm::add_norm;
-use crate::ops::head_log_probs::{Fused, Rows, Shaping, Slopes, kl};
+use crate::ops::head_log_probs::{Fused, Rows, Shaping, Shard, Slopes, kl};
 use crate::ops::linear::Linear;
+use crate::ops::sequence::Sequence;
 use crate::ops::{embed, head_log_probs};
-use crate::{Context, Error, Layer, ParamStore, Result, Rope, Workspace};
+use crate::{Context, Error, Layer, Parallel, ParamStore, Result, Rope, Workspace};
 
-/// A model with its parameters.
+/// What a model has beside its layers and its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extra {
+    /// Nothing.
+    None,
+    /// A head that gives each hidden state one number; what the directory does not hold of it is drawn from `seed`.
+    ValueHead {
+        /// The seed.
+        seed: u64,
+    },
+    /// The layer that predicts the token after the next one.
+    Mtp,
+}
+
+/// A model with its parameters; of a split model a rank's part of them, with the ranks it computes with.
 #[derive(Debug)]
 pub struct Model {
     config: HfConfig,
@@ -25,6 +41,9 @@ pub struct Model {
     value_head: Option<Linear>,
     mtp: Option<Mtp>,
     rope: Rope,
+    sequence: Sequence,
+    /// Which ids embedding and head have, where the vocabulary is split.
+    shard: Option<Shard>,
 }
 
 impl Model {
@@ -33,8 +52,27 @@ impl Model {
     /// # Errors
     /// The directory is not a model of a known family, or libtorch has no room.
     pub fn load(dir: impl AsRef<Path>, kind: Kind, device: Device) -> Result<Self> {
-        let config = HfConfig::load(&dir)?;
-        let params = ParamStore::load(&WeightDir::open(&dir)?, &config, kind, device)?;
+        Self::load_part(dir, (kind, device), Extra::None, None)
+    }
+
+    /// The same of the part that this rank of `parallel` holds, with what `extra` says. Collective in so far as its passes
+    /// are: all ranks of `parallel` make them together.
+    ///
+    /// # Errors
+    /// As [`Self::load`], and a model of which it is not known how to compute what `extra` says.
+    pub fn load_part(
+        dir: impl AsRef<Path>,
+        (kind, device): (Kind, Device),
+        extra: Extra,
+        parallel: Option<Arc<Parallel>>,
+    ) -> Result<Self> {
+        let (config, weights) = (HfConfig::load(&dir)?, WeightDir::open(&dir)?);
+        let mut params = ParamStore::load_part(&weights, &config, (kind, device), parallel)?;
+        match extra {
+            Extra::None => {}
+            Extra::ValueHead { seed } => params.add_value_head(&weights, &config, seed)?,
+            Extra::Mtp => params.add_mtp(&weights, &config)?,
+        }
         Self::new(config, params)
     }
 
@@ -48,10 +86,7 @@ impl Model {
         device: Device,
         seed: u64,
     ) -> Result<Self> {
-        let (config, weights) = (HfConfig::load(&dir)?, WeightDir::open(&dir)?);
-        let mut params = ParamStore::load(&weights, &config, kind, device)?;
-        params.add_value_head(&weights, &config, seed)?;
-        Self::new(config, params)
+        Self::load_part(dir, (kind, device), Extra::ValueHead { seed }, None)
     }
 
     /// The same with the layer that predicts the token after the next one.
@@ -59,10 +94,7 @@ impl Model {
     /// # Errors
     /// As [`Self::load`], and a model of which it is not known how to compute such a layer.
     pub fn load_with_mtp(dir: impl AsRef<Path>, kind: Kind, device: Device) -> Result<Self> {
-        let (config, weights) = (HfConfig::load(&dir)?, WeightDir::open(&dir)?);
-        let mut params = ParamStore::load(&weights, &config, kind, device)?;
-        params.add_mtp(&weights, &config)?;
-        Self::new(config, params)
+        Self::load_part(dir, (kind, device), Extra::Mtp, None)
     }
 
     /// A model over parameters that were already read.
@@ -80,7 +112,15 @@ impl Model {
         let (head, final_norm_d) = (Linear::new(head_vd, None), params.get("final_norm")?);
         let value_head = params.find("score").map(|weight| Linear::new(weight, params.find("score_bias")));
         let mtp = Mtp::new(&params, &config)?;
-        Ok(Self { config, params, embed_vd, layers, final_norm_d, head, value_head, mtp, rope })
+        let (sequence, tp) = (params.sequence(), params.place().tp);
+        let shard = sequence.group().map(|group| Shard {
+            start: tp.of(config.vocab_size).start as i64,
+            vocab: config.vocab_size as i64,
+            group: group.clone(),
+            // The gather of the hidden states adds them up, row by row.
+            sums_hidden_grad: false,
+        });
+        Ok(Self { config, params, embed_vd, layers, final_norm_d, head, value_head, mtp, rope, sequence, shard })
     }
 
     /// The architecture.
@@ -121,7 +161,8 @@ impl Model {
         Ok(self.run(context, tokens_t, |_, _| Ok(()))?.1)
     }
 
-    /// The residual `[t, d]` behind the last layer, and what [`Self::forward`] gives.
+    /// The residual `[t, d]` behind the last layer (of a split model, of this rank's share of the tokens), and what
+    /// [`Self::forward`] gives.
     ///
     /// # Errors
     /// As [`Self::forward`].
@@ -138,30 +179,54 @@ impl Model {
         self.mtp.is_some()
     }
 
-    /// Log-probs `[r]` of the tokens `targets_r` (i64) after the next ones. `residual_td` is that behind the last layer for
-    /// the tokens of `context`, `next_t` (i64) the token after each of them, `rows_r` (i64) the tokens that predict.
-    /// Gradients reach the layer for further tokens alone: residual, embedding and head are taken as they are.
+    /// Log-probs `[r]` of the tokens `targets_r` (i64) after the next ones. `residual_td` is what
+    /// [`Self::forward_with_residual`] gives for a pass of `num_tokens` tokens; of them `sources_t` (i64) are the tokens of
+    /// `context`, `next_t` (i64) the token after each of these, `rows_r` (i64) the tokens of `context` that predict. Gradients reach the layer for further tokens alone: residual, embedding and head are taken as they are.
     ///
     /// # Errors
     /// The model has no such layer, or the shapes do not fit.
     pub fn mtp_log_probs(
         &self,
         context: &mut Context<'_>,
-        residual_td: &Tensor,
-        next_t: &Tensor,
+        (residual_td, num_tokens): (&Tensor, usize),
+        (sources_t, next_t): (&Tensor, &Tensor),
         (rows_r, targets_r): (&Tensor, &Tensor),
     ) -> Result<Tensor> {
         let missing = || Error::MissingStorage { name: "mtp.input_proj".to_owned() };
         let mtp = self.mtp.as_ref().ok_or_else(missing)?;
         let cos_sin = self.rope.cos_sin(context.positions())?;
-        let next_td = embed::reference(&self.embed_vd.f_detach()?, next_t)?;
-        let hidden_td = mtp.forward(context, &residual_td.f_detach()?, &next_td, &cos_sin)?;
+        let residual_td = self.sequence.gather(&residual_td.f_detach()?, num_tokens)?;
+        let residual_td = residual_td.f_index_select(0, &self.sequence.own(sources_t)?)?;
+        let next_td = self.embedded(&self.embed_vd.f_detach()?, next_t)?;
+        let hidden_td = mtp.forward(context, &residual_td, &next_td, &cos_sin)?;
+        let hidden_td = self.sequence.gather(&hidden_td, context.num_tokens())?;
         let hidden_rd = hidden_td.f_index_select(0, rows_r)?;
         let head_vd = self.head.weight().f_detach()?;
-        Ok(head_log_probs::train(&hidden_rd, &head_vd, targets_r, &Shaping::at(1.0))?.0)
+        Ok(self.log_probs_under(&head_vd, &hidden_rd, targets_r, &Shaping::at(1.0))?.0)
     }
 
-    /// The residual `[t, d]` before every layer, then the hidden states after the final norm: what a comparison with
+    /// Rows of the embedding for this rank's share of the tokens.
+    fn embedded(&self, embed_vd: &Tensor, tokens_t: &Tensor) -> Result<Tensor> {
+        match &self.shard {
+            None => embed::reference(embed_vd, tokens_t),
+            Some(shard) => self.sequence.scatter(embed::part(embed_vd, tokens_t, shard)?),
+        }
+    }
+
+    fn log_probs_under(
+        &self,
+        head_vd: &Tensor,
+        hidden_rd: &Tensor,
+        targets_r: &Tensor,
+        shaping: &Shaping<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        match &self.shard {
+            None => head_log_probs::train(hidden_rd, head_vd, targets_r, shaping),
+            Some(shard) => head_log_probs::train_sharded(hidden_rd, head_vd, targets_r, shaping, shard),
+        }
+    }
+
+    /// The residual `[t, d]` before every layer (of a split model, of this rank's share of the tokens), then the hidden states after the final norm: what a comparison with
     /// another implementation looks at.
     ///
     /// # Errors
@@ -192,7 +257,7 @@ impl Model {
             return Err(Error::Context { what: "tokens of a forward pass", expected, got });
         }
         let cos_sin = self.rope.cos_sin(context.positions())?;
-        self.layers(context, embed::reference(&self.embed_vd, tokens_t)?, &cos_sin, look)
+        self.layers(context, self.embedded(&self.embed_vd, tokens_t)?, &cos_sin, look)
     }
 
     /// What [`Self::forward`] gives, from rows `[t, d]` of the embedding and their angles, as `Rope::cos_sin` makes them.
@@ -219,7 +284,8 @@ impl Model {
             (x_td, delta_td) = (x, Some(delta));
         }
         let (eps, workspace) = (self.config.rms_norm_eps, context.workspace());
-        add_norm(&workspace, x_td, delta_td.as_ref(), &self.final_norm_d, eps)
+        let (x_td, hidden_td) = add_norm(&workspace, x_td, delta_td.as_ref(), &self.final_norm_d, eps)?;
+        Ok((x_td, self.sequence.gather(&hidden_td, context.num_tokens())?))
     }
 
     /// Bytes that a layer leaves in a workspace for `num_rows` tokens.
@@ -247,7 +313,8 @@ impl Model {
         head_log_probs::product_to(logits_rv, hidden_rd, self.head.weight())
     }
 
-    /// The logits `[r, v]` in f32 (f64 for f64 models) of hidden states after the final norm.
+    /// The logits `[r, v]` in f32 (f64 for f64 models) of hidden states after the final norm; of a split model those of the
+    /// ids that this rank holds.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -269,7 +336,7 @@ impl Model {
         targets_r: &Tensor,
         shaping: &Shaping<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        head_log_probs::train(hidden_rd, self.head.weight(), targets_r, shaping)
+        self.log_probs_under(self.head.weight(), hidden_rd, targets_r, shaping)
     }
 
     /// A loss on those log-probs and entropies that is a sum over rows, with its gradients, in three products where
@@ -284,7 +351,7 @@ impl Model {
         shaping: &Shaping<'_>,
         slopes: &mut dyn FnMut(Rows<'_>) -> std::result::Result<Slopes, E>,
     ) -> std::result::Result<Fused, E> {
-        head_log_probs::fused(hidden_rd, self.head.weight(), targets_r, (shaping, None), slopes)
+        head_log_probs::fused(hidden_rd, self.head.weight(), targets_r, (shaping, self.shard.as_ref()), slopes)
     }
 
     /// The exact divergence `KL(self || reference)` `[r]` of the next token's distributions at `temperature`, of the hidden
@@ -301,7 +368,7 @@ impl Model {
     ) -> Result<Tensor> {
         let policy = kl::Head { hidden_rd, weight_vd: self.head.weight() };
         let reference = kl::Head { hidden_rd: ref_hidden_rd, weight_vd: reference.head.weight() };
-        kl::train(policy, reference, temperature, None)
+        kl::train(policy, reference, temperature, self.shard.as_ref())
     }
 
     /// Whether the model gives hidden states a number.
@@ -317,7 +384,10 @@ impl Model {
     pub fn values(&self, hidden_rd: &Tensor) -> Result<Tensor> {
         let head = self.value_head.as_ref();
         let head = head.ok_or_else(|| Error::MissingStorage { name: "score".to_owned() })?;
-        let values_r = head.forward(&Workspace::default(), hidden_rd)?.f_squeeze_dim(1)?;
+        // Rows are shared out like tokens, so that this head's gradients are a sum over the ranks like all others.
+        let (own_rd, num_rows) = (self.sequence.own(hidden_rd)?, hidden_rd.size2()?.0 as usize);
+        let values_r1 = head.forward(&Workspace::default(), &own_rd)?;
+        let values_r = self.sequence.gather_alike(&values_r1, num_rows)?.f_squeeze_dim(1)?;
         Ok(if values_r.kind() == Kind::Double { values_r } else { values_r.f_to_kind(Kind::Float)? })
     }
 }

@@ -1,22 +1,26 @@
 //! The parameters of a model: one tensor per storage, seen from outside under Hugging Face names.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use slime_config::HfConfig;
-use slime_weights::{Dtype, StorageSpec, ViewSpec, WeightDir};
+use slime_weights::{Dtype, Place, StorageSpec, WeightDir};
 use tch::{Device, Kind, Tensor};
 
-use crate::{Error, Result};
+use crate::ops::sequence::Sequence;
+use crate::whole_tensors::{Split, part};
+use crate::{Error, Parallel, Result, WholeSpec, WholeTensors};
 
 /// Standard deviation of a new value head's weight (Megatron's and slime's `init_method_std`).
 const HEAD_STD: f32 = 0.02;
 
-/// One tensor per storage of the family's table.
+/// One tensor per storage of the family's table; of a split model, of this rank's part of it.
 #[derive(Debug)]
 pub struct ParamStore {
     specs: Vec<StorageSpec>,
+    split: Option<Split>,
     tensors: Vec<Tensor>,
     by_name: HashMap<String, usize>,
     kind: Kind,
@@ -29,13 +33,44 @@ impl ParamStore {
     /// # Errors
     /// A tensor is absent or has another shape, or libtorch has no room for it.
     pub fn load(weights: &WeightDir, config: &HfConfig, kind: Kind, device: Device) -> Result<Self> {
-        let specs = slime_weights::storages(config);
-        let tensors = specs
-            .iter()
-            .map(|spec| Ok(read_storage(spec, weights, kind)?.f_to_device(device)?))
-            .collect::<Result<Vec<_>>>()?;
-        let by_name = specs.iter().enumerate().map(|(at, spec)| (spec.name.clone(), at)).collect();
-        Ok(Self { specs, tensors, by_name, kind, device })
+        Self::load_part(weights, config, (kind, device), None)
+    }
+
+    /// The same of the part that this rank of `parallel` holds.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_part(
+        weights: &WeightDir,
+        config: &HfConfig,
+        (kind, device): (Kind, Device),
+        parallel: Option<Arc<Parallel>>,
+    ) -> Result<Self> {
+        let split = parallel.map(|parallel| Split { parallel, config: config.clone(), whole: Vec::new() });
+        let mut params = Self::empty(kind, device, split);
+        for spec in params.own(slime_weights::storages(config)) {
+            let tensor = read_storage(&spec, weights, kind)?.f_to_device(device)?;
+            params.push(spec, tensor);
+        }
+        Ok(params)
+    }
+
+    fn empty(kind: Kind, device: Device, split: Option<Split>) -> Self {
+        Self { specs: Vec::new(), split, tensors: Vec::new(), by_name: HashMap::new(), kind, device }
+    }
+
+    /// What this rank holds of storages that are added.
+    fn own(&mut self, specs: Vec<StorageSpec>) -> Vec<StorageSpec> {
+        match &mut self.split {
+            Some(split) => split.push(specs),
+            None => specs,
+        }
+    }
+
+    fn push(&mut self, spec: StorageSpec, tensor: Tensor) {
+        self.by_name.insert(spec.name.clone(), self.specs.len());
+        self.specs.push(spec);
+        self.tensors.push(tensor);
     }
 
     /// Storages of `config` drawn from `seed`, for measurements: matrices are normal deviates of 0.02, vectors (norms and
@@ -45,17 +80,19 @@ impl ParamStore {
     /// libtorch has no room.
     pub fn drawn_from(seed: i64, config: &HfConfig, kind: Kind, device: Device) -> Result<Self> {
         tch::manual_seed(seed);
-        let specs = slime_weights::storages(config);
-        let draw = |spec: &StorageSpec| {
+        let draw = |spec: &StorageSpec| -> Result<Tensor> {
             let shape: Vec<i64> = spec.shape.iter().map(|n| *n as i64).collect();
             if shape.len() == 1 {
                 return Ok(Tensor::f_ones(&shape, (kind, device))?);
             }
             Ok(Tensor::f_randn(&shape, (kind, device))?.f_mul_scalar_(f64::from(HEAD_STD))?)
         };
-        let tensors = specs.iter().map(draw).collect::<Result<Vec<_>>>()?;
-        let by_name = specs.iter().enumerate().map(|(at, spec)| (spec.name.clone(), at)).collect();
-        Ok(Self { specs, tensors, by_name, kind, device })
+        let mut params = Self::empty(kind, device, None);
+        for spec in slime_weights::storages(config) {
+            let tensor = draw(&spec)?;
+            params.push(spec, tensor);
+        }
+        Ok(params)
     }
 
     /// Adds the head of one number per hidden state. What `weights` does not hold begins as a normal deviate of 0.02
@@ -64,13 +101,12 @@ impl ParamStore {
     /// # Errors
     /// A tensor has another shape, or libtorch has no room for it.
     pub fn add_value_head(&mut self, weights: &WeightDir, config: &HfConfig, seed: u64) -> Result<()> {
-        for spec in slime_weights::value_head(config) {
+        for spec in self.own(slime_weights::value_head(config).to_vec()) {
             let is_there = spec.views.iter().all(|view| weights.info(&view.name).is_ok());
             let tensor =
                 if is_there { read_storage(&spec, weights, self.kind)? } else { self.drawn(&spec, seed)? };
-            self.by_name.insert(spec.name.clone(), self.specs.len());
-            self.specs.push(spec);
-            self.tensors.push(tensor.f_to_device(self.device)?);
+            let tensor = tensor.f_to_device(self.device)?;
+            self.push(spec, tensor);
         }
         Ok(())
     }
@@ -86,11 +122,9 @@ impl ParamStore {
             expected: "a mimo model with num_nextn_predict_layers = 1".to_owned(),
             got: format!("{} with {}", config.model_type, config.num_mtp_layers),
         })?;
-        for spec in specs {
+        for spec in self.own(specs) {
             let tensor = read_storage(&spec, weights, self.kind)?.f_to_device(self.device)?;
-            self.by_name.insert(spec.name.clone(), self.specs.len());
-            self.specs.push(spec);
-            self.tensors.push(tensor);
+            self.push(spec, tensor);
         }
         Ok(())
     }
@@ -108,6 +142,35 @@ impl ParamStore {
     /// The element type of all parameters but those that are kept in f32.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The ranks that the model is split over, if it is.
+    pub fn parallel(&self) -> Option<&Parallel> {
+        self.split.as_ref().map(|split| &*split.parallel)
+    }
+
+    pub(crate) fn split(&self) -> Option<&Split> {
+        self.split.as_ref()
+    }
+
+    /// This rank's part of the model.
+    pub fn place(&self) -> Place {
+        self.parallel().map_or_else(Place::default, Parallel::own_place)
+    }
+
+    /// How tokens are shared out.
+    pub(crate) fn sequence(&self) -> Sequence {
+        self.parallel().map_or_else(Sequence::default, |parallel| Sequence::new(&parallel.tp))
+    }
+
+    /// This rank's storages.
+    pub(crate) fn specs(&self) -> &[StorageSpec] {
+        &self.specs
+    }
+
+    /// The storages of the whole model.
+    pub(crate) fn whole_specs(&self) -> &[StorageSpec] {
+        self.split.as_ref().map_or(&self.specs, |split| &split.whole)
     }
 
     /// Where the parameters are.
@@ -138,7 +201,7 @@ impl ParamStore {
         self.iter().filter(|(spec, _)| !spec.is_frozen)
     }
 
-    /// Number of parameters.
+    /// Number of parameters on this rank.
     pub fn num_parameters(&self) -> usize {
         self.specs.iter().map(StorageSpec::num_elements).sum()
     }
@@ -157,7 +220,25 @@ impl ParamStore {
         }
     }
 
-    /// The parameters under their Hugging Face names, as views of the storages.
+    /// Name, shape and kind of every tensor of the whole model, in the order of [`Self::whole_tensors`].
+    pub fn tensor_specs(&self) -> Vec<WholeSpec> {
+        let all = self.whole_specs().iter().zip(&self.tensors);
+        let views = all.flat_map(|(spec, tensor)| spec.views.iter().map(move |view| (view, tensor.kind())));
+        views.map(|(view, kind)| WholeSpec { name: view.name.clone(), shape: view.shape.clone(), kind }).collect()
+    }
+
+    /// The parameters by storage; they share memory with the store.
+    pub fn by_storage(&self) -> Vec<(String, Tensor)> {
+        self.iter().map(|(spec, tensor)| (spec.name.clone(), tensor.shallow_clone())).collect()
+    }
+
+    /// The tensors of the whole model from `tensors`, parameters or gradients by storage. Collective over the world where
+    /// the model is split.
+    pub fn whole_tensors<'a>(&'a self, tensors: &'a [(String, Tensor)]) -> WholeTensors<'a> {
+        WholeTensors::new(self, tensors)
+    }
+
+    /// The parameters under their Hugging Face names, as views of the storages; of a split model this rank's parts.
     ///
     /// # Errors
     /// libtorch refuses a view.
@@ -224,11 +305,7 @@ fn normal(generator: &mut ChaCha8Rng) -> f32 {
 }
 
 fn hf_views(spec: &StorageSpec, tensor: &Tensor) -> Vec<Result<(String, Tensor)>> {
-    let view = |view: &ViewSpec| {
-        let rows = view.shape.first().copied().unwrap_or(1) as i64;
-        Ok((view.name.clone(), tensor.f_narrow(0, view.offset_rows as i64, rows)?.f_detach()?))
-    };
-    spec.views.iter().map(view).collect()
+    spec.views.iter().map(|view| Ok((view.name.clone(), part(spec, view, tensor)?))).collect()
 }
 
 fn read_storage(spec: &StorageSpec, weights: &WeightDir, kind: Kind) -> Result<Tensor> {

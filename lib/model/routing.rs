@@ -4,6 +4,7 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::ops::route::{self, Routed, Router};
+use crate::ops::sequence::Sequence;
 use crate::{Error, Result};
 
 /// The experts of some tokens in every layer that has experts.
@@ -73,12 +74,21 @@ pub(crate) struct Routing {
 }
 
 impl Routing {
-    /// The experts and weights of `x_td` in the layer with experts number `place`.
-    pub fn route(&mut self, router: &Router, x_td: &Tensor, place: usize) -> Result<Routed> {
-        let given_tk = self.given.as_ref().map(|given| given.of_layer(place)).transpose()?;
+    /// The experts and weights of `x_td`, this rank's share of all `num_tokens`, in the layer with experts number `place`.
+    pub fn route(
+        &mut self,
+        router: &Router,
+        x_td: &Tensor,
+        place: usize,
+        (sequence, num_tokens): (&Sequence, usize),
+    ) -> Result<Routed> {
+        let given_tk = match &self.given {
+            Some(given) => Some(sequence.own(&given.of_layer(place)?)?),
+            None => None,
+        };
         let routed = route::reference(router, x_td, given_tk.as_ref())?;
         if let Some(kept) = &mut self.kept {
-            kept.push(routed.ids_tk.f_to_kind(Kind::Int16)?);
+            kept.push(sequence.gather(&routed.ids_tk.f_to_kind(Kind::Int16)?, num_tokens)?);
         }
         Ok(routed)
     }

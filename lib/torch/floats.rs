@@ -59,6 +59,19 @@ pub fn bytes_of(tensor: &Tensor) -> Result<&[u8]> {
     Ok(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), len) })
 }
 
+/// The same, to be changed in place; as for [`floats_mut`], other handles must not be used meanwhile.
+///
+/// # Errors
+/// Another device or layout.
+pub fn bytes_mut(tensor: &mut Tensor) -> Result<&mut [u8]> {
+    let len = bytes_of(tensor)?.len();
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: checked above; the storage holds `len` bytes and lives as long as the borrowed tensor.
+    Ok(unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), len) })
+}
+
 /// Rows of f32 that follow each other at a fixed distance.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {

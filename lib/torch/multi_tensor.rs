@@ -4,7 +4,7 @@
 //! what `torch.optim.AdamW` computes.
 #![expect(unsafe_code, reason = "calls into the shim")]
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Pointers};
@@ -27,7 +27,7 @@ pub struct AdamW {
 /// One parameter with its optimizer state; all tensors are contiguous and of the same size.
 #[derive(Debug, Clone, Copy)]
 pub struct ParamState<'a> {
-    /// The weights that forward reads, f32 or bf16.
+    /// The weights that forward reads, f32 or bf16; in f64 everything is.
     pub param: &'a Tensor,
     /// Their gradient, f32 or bf16.
     pub grad: &'a Tensor,
@@ -48,6 +48,10 @@ pub fn adamw_step(states: &[ParamState], adamw: &AdamW, step: u64, grad_scale: f
     if step == 0 {
         return Err(Error::Torch { operation: "adamw", message: "step counts from 1".to_owned() });
     }
+    let (wide, narrow): (Vec<_>, Vec<_>) =
+        states.iter().copied().partition(|state| state.param.kind() == Kind::Double);
+    wide.iter().try_for_each(|state| reference(*state, adamw, step, grad_scale))?;
+    let states = narrow;
     let params = Pointers::new(states.iter().map(|state| state.param));
     let grads = Pointers::new(states.iter().map(|state| state.grad));
     let masters = Pointers::new(states.iter().map(|state| state.master));
@@ -74,6 +78,28 @@ pub fn adamw_step(states: &[ParamState], adamw: &AdamW, step: u64, grad_scale: f
             )
         }
     })
+}
+
+/// The definition of the update, for parameters whose tensors are all of one kind; `master` is `param` itself.
+///
+/// # Errors
+/// Sizes or kinds that do not fit.
+pub fn reference(state: ParamState<'_>, adamw: &AdamW, step: u64, grad_scale: f64) -> Result<()> {
+    let AdamW { lr, beta1, beta2, eps, weight_decay } = *adamw;
+    let update = || {
+        let [mut first, mut second, mut param] =
+            [state.first, state.second, state.param].map(|tensor| tensor.detach());
+        let grad = state.grad.f_mul_scalar(grad_scale)?;
+        let _ = first.f_mul_scalar_(beta1)?.f_add_(&grad.f_mul_scalar(1.0 - beta1)?)?;
+        let _ = second.f_mul_scalar_(beta2)?.f_add_(&grad.f_square()?.f_mul_scalar(1.0 - beta2)?)?;
+        let correction = |beta: f64| 1.0 - beta.powf(step as f64);
+        let root = second.f_div_scalar(correction(beta2))?.f_sqrt()?.f_add_scalar(eps)?;
+        let move_by = first.f_div_scalar(correction(beta1))?.f_div(&root)?.f_mul_scalar(lr)?;
+        let _ = param.f_mul_scalar_(1.0 - lr * weight_decay)?.f_sub_(&move_by)?;
+        Ok(())
+    };
+    tch::no_grad(update)
+        .map_err(|error: tch::TchError| Error::Torch { operation: "adamw", message: error.to_string() })
 }
 
 /// The Euclidean norm over all elements of all tensors (f32, f64 or bf16), summed in f64 in a fixed order on the CPU,

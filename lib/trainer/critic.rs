@@ -44,7 +44,7 @@ impl Trainer {
             }
         }
         let began = Instant::now();
-        tally.reduce(&*self.comm)?;
+        tally.reduce(&*self.dp)?;
         self.waited(began);
         let Some(critic) = &mut self.critic else { return Ok(()) };
         let step = critic.optimizer.step_count();
@@ -55,12 +55,12 @@ impl Trainer {
         }
         let lr = learning_rate(&train, step, num_steps);
         let began = Instant::now();
-        let grads = critic.optimizer.reduce_grads(&*self.comm, self.nccl.as_ref())?;
+        let grads = critic.optimizer.reduce_grads(&critic.groups)?;
         if self.comm.size() > 1 {
             self.observation.catch_up();
             self.report.collectives += began.elapsed();
         }
-        let grad_norm = critic.optimizer.update(&grads, &train, lr)?;
+        let grad_norm = critic.optimizer.update(&grads, &critic.groups, &train, lr)?;
         let mut put = |name, value| metrics.extra.insert(name, value);
         put("train/critic-value_loss", loss);
         put("train/critic-value_clipfrac", tally.sum(Stat::ValueClipped));

@@ -43,7 +43,7 @@ impl Trainer {
             }
         }
         if self.settings.algorithm.normalize_advantages {
-            whiten(&mut advantages, &*self.comm)?;
+            whiten(&mut advantages, &*self.dp)?;
         }
         let mut at = 0;
         for prepared in Self::batches(plans) {
@@ -176,7 +176,7 @@ impl Trainer {
             sums[0] += weights.f_sum(Kind::Double)?.f_double_value(&[])?;
             sums[1] += weights.numel() as f64;
         }
-        self.comm.all_reduce(&mut sums, Op::Sum)?;
+        self.dp.all_reduce(&mut sums, Op::Sum)?;
         let mean = sums[0] / sums[1].max(1.0);
         // Weights that are all 0 stay so.
         Ok(if mean > 0.0 { mean } else { 1.0 })

@@ -9,6 +9,7 @@ mod fixed;
 pub mod flops;
 #[cfg(test)]
 mod golden;
+mod gradient_groups;
 pub mod log_probs;
 pub mod loss;
 mod metrics;

@@ -77,24 +77,25 @@ impl MtpBatch {
 }
 
 impl Trainer {
-    /// The weighted loss of the layer over a micro-batch, from the residual `[t, d]` of its tokens; `None` where it predicts
+    /// The weighted loss of the layer over a micro-batch, from the residual `[t, d]` behind the last layer
+    /// and the number of its tokens; `None` where it predicts
     /// nothing. The denominator is the number of predictions in the global batch.
     pub(crate) fn mtp_loss(
         &self,
         pass: &MtpBatch,
         num_targets: usize,
-        residual_td: &Tensor,
+        residual: (&Tensor, usize),
         tally: &mut Tally,
     ) -> Result<Option<Tensor>> {
         let Some(coef) = self.settings.mtp_loss_coef().filter(|_| !pass.rows.is_empty()) else {
             return Ok(None);
         };
-        let (policy, device) = (self.policy(), residual_td.device());
+        let (policy, device) = (self.policy(), residual.0.device());
         let index = |values: &[i64]| Tensor::f_from_slice(values)?.f_to_device(device);
         let mut context = Context::packed(&pass.segments, policy.params().kind(), device)?;
-        let residual_td = residual_td.f_detach()?.f_index_select(0, &index(&pass.residual_rows)?)?;
         let ends = (&index(&pass.rows)?, &index(&pass.targets)?);
-        let log_probs_r = policy.mtp_log_probs(&mut context, &residual_td, &index(&pass.next)?, ends)?;
+        let tokens = (&index(&pass.residual_rows)?, &index(&pass.next)?);
+        let log_probs_r = policy.mtp_log_probs(&mut context, residual, tokens, ends)?;
         let coefficient_r = log_probs_r.f_detach()?.f_full_like(-1.0 / num_targets as f64)?;
         tally.add(Stat::MtpLoss, &log_probs_r, &coefficient_r)?;
         Ok(Some(log_probs_r.f_mul(&coefficient_r)?.f_sum(log_probs_r.kind())?.f_mul_scalar(coef)?))

@@ -54,7 +54,8 @@ impl Trainer {
         let (hidden_rd, residual_td) = hidden_states_with_residual(self.policy(), batch, routes)?;
         let objective = self.of_hidden_states(prepared, &hidden_rd, mean_weight, tally)?;
         let Some((pass, num_targets)) = &prepared.mtp else { return Ok(objective) };
-        Ok(match self.mtp_loss(pass, *num_targets, &residual_td, tally)? {
+        let residual = (&residual_td, batch.tokens.len());
+        Ok(match self.mtp_loss(pass, *num_targets, residual, tally)? {
             Some(loss) => Objective { loss: objective.loss.f_add(&loss)?, ..objective },
             None => objective,
         })

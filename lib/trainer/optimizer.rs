@@ -3,21 +3,21 @@
 //! Bytes for each parameter: an f32 model 16 (weight, gradient, two moments), a bf16 model 20 (bf16 weight and
 //! gradient, f32 master, gradient sum and two moments).
 
-use slime_comm::{Collectives, Communicator, Nccl, Op};
 use slime_config::Train;
 use slime_model::ParamStore;
-use slime_torch::device_collectives::all_reduce;
-use slime_torch::{AdamW, ParamState, adamw_step, clip_coefficient, floats_mut, global_norm};
+use slime_torch::{AdamW, ParamState, adamw_step, clip_coefficient};
+use slime_weights::StorageSpec;
 use tch::{Device, Kind, Tensor};
 
+use crate::gradient_groups::GradientGroups;
 use crate::{Error, Result};
 
 /// The state of one storage.
 #[derive(Debug)]
 struct State {
-    name: String,
+    spec: StorageSpec,
     param: Tensor,
-    /// The parameter itself when that is f32.
+    /// The parameter itself when that is f32 or f64.
     master: Tensor,
     first: Tensor,
     second: Tensor,
@@ -36,7 +36,7 @@ pub struct Optimizer {
 const BUFFERS: [&str; 3] = ["master", "exp_avg", "exp_avg_sq"];
 
 impl Optimizer {
-    /// Zero moments over what is trained of `params` (f32 or bf16), whose gradients are switched on.
+    /// Zero moments over what is trained of `params` (f32, bf16, or f64 for tests), whose gradients are switched on.
     ///
     /// # Errors
     /// Another dtype, or no room.
@@ -44,7 +44,7 @@ impl Optimizer {
         params.set_requires_grad(true);
         let states = params
             .trained()
-            .map(|(spec, param)| State::new(&spec.name, param))
+            .map(|(spec, param)| State::new(spec, param))
             .collect::<Result<Vec<_>>>()?;
         Ok(Self { states, step: 0 })
     }
@@ -76,7 +76,7 @@ impl Optimizer {
         })
     }
 
-    /// The summed gradients, f32, one for each storage; zeros where no gradient arrived.
+    /// The summed gradients, f32 (f64 of an f64 model), one for each storage; zeros where no gradient arrived.
     fn grads(&self) -> Result<Vec<Tensor>> {
         let grad = |state: &State| {
             if let Some(sum) = &state.grad_sum {
@@ -93,24 +93,12 @@ impl Optimizer {
     ///
     /// # Errors
     /// A failed collective.
-    pub fn reduce_grads(
-        &self,
-        comm: &dyn Communicator,
-        nccl: Option<&Nccl>,
-    ) -> Result<Vec<(String, Tensor)>> {
+    pub(crate) fn reduce_grads(&self, groups: &GradientGroups) -> Result<Vec<(String, Tensor)>> {
         let mut grads = self.grads()?;
-        for grad in grads.iter_mut().filter(|_| comm.size() > 1) {
-            match (grad.device(), nccl) {
-                (Device::Cpu, _) => comm.all_reduce(floats_mut(grad)?, Op::Sum)?,
-                (Device::Cuda(_), Some(nccl)) => all_reduce(grad, nccl, Op::Sum)?,
-                _ => {
-                    let mut host = grad.f_to_device(Device::Cpu)?;
-                    comm.all_reduce(floats_mut(&mut host)?, Op::Sum)?;
-                    grad.f_copy_(&host)?;
-                }
-            }
+        for (state, grad) in self.states.iter().zip(&mut grads) {
+            groups.sum(&state.spec, grad)?;
         }
-        Ok(self.states.iter().map(|state| state.name.clone()).zip(grads).collect())
+        Ok(self.states.iter().map(|state| state.spec.name.clone()).zip(grads).collect())
     }
 
     /// One `AdamW` update from reduced gradients, clipped to `train.clip_grad`; gradients are forgotten afterwards.
@@ -118,8 +106,15 @@ impl Optimizer {
     ///
     /// # Errors
     /// [`Error::NotFinite`] when the norm is not finite; nothing is changed then.
-    pub fn update(&mut self, grads: &[(String, Tensor)], train: &Train, lr: f64) -> Result<f64> {
-        let norm = global_norm(grads.iter().map(|(_, grad)| grad))?;
+    pub(crate) fn update(
+        &mut self,
+        grads: &[(String, Tensor)],
+        groups: &GradientGroups,
+        train: &Train,
+        lr: f64,
+    ) -> Result<f64> {
+        let specs = self.states.iter().map(|state| &state.spec);
+        let norm = groups.norm(specs.zip(grads.iter().map(|(_, grad)| grad)))?;
         if !norm.is_finite() {
             return Err(Error::NotFinite {
                 step: self.step,
@@ -162,7 +157,7 @@ impl Optimizer {
     /// The names and sizes (elements of f32) of all state buffers, in a fixed order.
     pub fn buffers(&self) -> Vec<(String, usize)> {
         let names = |state: &State| {
-            let (name, len) = (state.name.clone(), state.master.numel());
+            let (name, len) = (state.spec.name.clone(), state.master.numel());
             BUFFERS.map(|buffer| (format!("{buffer}/{name}"), len))
         };
         self.states.iter().flat_map(names).collect()
@@ -189,7 +184,7 @@ impl Optimizer {
         }
         tch::no_grad(|| {
             target.f_copy_(&Tensor::f_from_slice(values)?.f_view(target.size().as_slice())?)?;
-            if let Some(state) = self.states.iter_mut().find(|state| name == format!("master/{}", state.name))
+            if let Some(state) = self.states.iter_mut().find(|state| name == format!("master/{}", state.spec.name))
             {
                 state.param.f_copy_(&state.master)?;
             }
@@ -204,7 +199,7 @@ impl Optimizer {
             got: "an unknown name".to_owned(),
         };
         let (buffer, storage) = name.split_once('/').ok_or_else(missing)?;
-        let state = self.states.iter().find(|state| state.name == storage).ok_or_else(missing)?;
+        let state = self.states.iter().find(|state| state.spec.name == storage).ok_or_else(missing)?;
         match buffer {
             "master" => Ok(state.master.shallow_clone()),
             "exp_avg" => Ok(state.first.shallow_clone()),
@@ -215,14 +210,14 @@ impl Optimizer {
 }
 
 impl State {
-    fn new(name: &str, param: &Tensor) -> Result<Self> {
-        let is_f32 = param.kind() == Kind::Float;
+    fn new(spec: &StorageSpec, param: &Tensor) -> Result<Self> {
+        let is_wide = matches!(param.kind(), Kind::Float | Kind::Double);
         let detached = param.f_detach()?;
-        let master = if is_f32 { detached } else { detached.f_to_kind(Kind::Float)? };
+        let master = if is_wide { detached } else { detached.f_to_kind(Kind::Float)? };
         let zeros = || master.f_zeros_like();
         let (first, second) = (zeros()?, zeros()?);
-        let grad_sum = if is_f32 { None } else { Some(zeros()?) };
-        Ok(Self { name: name.to_owned(), param: param.shallow_clone(), master, first, second, grad_sum })
+        let grad_sum = if is_wide { None } else { Some(zeros()?) };
+        Ok(Self { spec: spec.clone(), param: param.shallow_clone(), master, first, second, grad_sum })
     }
 
     fn with<'a>(&'a self, grad: &'a Tensor) -> ParamState<'a> {

@@ -46,6 +46,18 @@ pub struct MicroBatch {
     pub places: Vec<Place>,
 }
 
+impl MicroBatch {
+    /// One token that predicts nothing: what a rank computes that has no samples left while others go on.
+    pub fn idle() -> Self {
+        Self {
+            tokens: vec![0],
+            segments: vec![Segment::alone(0, 1)],
+            sources: vec![Source { sample: 0, token: 0 }],
+            ..Self::default()
+        }
+    }
+}
+
 /// Which rows a sample has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rows {

@@ -170,7 +170,7 @@ impl Trainer {
             rows: if algorithm.loss == LossType::RewardModel { Rows::Last } else { Rows::Trained },
             keeps_groups: algorithm.has_pairs(),
         };
-        let mut ranks = pack(&samples, packing, self.comm.size())?;
+        let mut ranks = pack(&samples, packing, self.dp.size())?;
         let weighted: Vec<Weighted> = scored
             .iter()
             .map(|scored| {
@@ -196,11 +196,16 @@ impl Trainer {
                 (i, (sample.id(), LoggedSample { tokens_hash: sample.tokens_hash(), log_probs }))
             })
             .collect();
+        if self.is_in_step {
+            let most = ranks.iter().map(Vec::len).max().unwrap_or(0);
+            ranks.iter_mut().for_each(|batches| batches.resize_with(most, MicroBatch::idle));
+        }
         let batches = ranks
-            .swap_remove(self.comm.rank())
+            .swap_remove(self.dp.rank())
             .into_iter()
             .map(|batch| {
-                let is_logged = batch.places.iter().any(|place| logged.contains_key(&place.sample));
+                let is_logged =
+                    self.speaks() && batch.places.iter().any(|place| logged.contains_key(&place.sample));
                 self.prepare(batch, scored, &coefficients, is_logged)
             })
             .collect::<Result<_>>()?;

@@ -11,6 +11,7 @@ use crate::plan::Plan;
 use crate::prepared::Prepared;
 use crate::schedule::learning_rate;
 use crate::tally::{Peak, Stat, Tally};
+use crate::trainer::Trained;
 use crate::{Error, Result, Scored, StepMetrics, Trainer};
 
 impl Trainer {
@@ -31,7 +32,7 @@ impl Trainer {
             self.actor.optimizer.accumulate()?;
         }
         let began = Instant::now();
-        tally.reduce(&*self.comm)?;
+        tally.reduce(&*self.dp)?;
         self.waited(began);
         let step = self.actor.optimizer.step_count();
         let loss = tally.sum(Stat::Loss);
@@ -46,12 +47,13 @@ impl Trainer {
             self.observation.catch_up();
         }
         let began = Instant::now();
-        let grads = self.actor.optimizer.reduce_grads(&*self.comm, self.nccl.as_ref())?;
+        let grads = self.actor.optimizer.reduce_grads(&self.actor.groups)?;
         self.waited(began);
         self.observation.detail("reduce_grads", began, 0);
         inspect(metrics, &grads)?;
         let began = Instant::now();
-        metrics.grad_norm = self.actor.optimizer.update(&grads, &self.settings.train, metrics.lr)?;
+        let Trained { optimizer, groups, .. } = &mut self.actor;
+        metrics.grad_norm = optimizer.update(&grads, groups, &self.settings.train, metrics.lr)?;
         self.observation.detail("optimizer", began, 0);
         Ok(())
     }
@@ -104,7 +106,7 @@ impl Trainer {
                 }
             }
         }
-        self.comm.all_reduce(&mut marks, Op::Max)?;
+        self.dp.all_reduce(&mut marks, Op::Max)?;
         let marked = plan.scored.iter().zip(marks).filter(|(_, mark)| *mark > 0.0);
         Ok(marked.map(|(scored, _)| Scored::id(scored)).collect())
     }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use slime_comm::{Communicator, Nccl};
+use slime_comm::{Axis, Communicator};
 use slime_config::{LossType, Moe, RoutingReplay};
 use slime_model::Model;
 use tch::{Device, Tensor};
 
 use crate::flops::forward_flops;
+use crate::gradient_groups::GradientGroups;
 use crate::plan::Plan;
 use crate::{Error, Observation, Optimizer, Report, Result, Scored, Settings, StepMetrics};
 
@@ -36,17 +37,21 @@ impl From<Model> for Roles {
 pub(crate) struct Trained {
     pub model: Model,
     pub optimizer: Optimizer,
+    pub groups: GradientGroups,
 }
 
-/// One data-parallel rank of the trainer. Every rank is given the same samples and computes its share of them.
+/// One rank of the trainer. Every rank is given the same samples; its data-parallel share of them it computes together with
+/// the ranks that its models are split over.
 pub struct Trainer {
     pub(crate) actor: Trained,
     pub(crate) critic: Option<Trained>,
     pub(crate) reference: Option<Model>,
     pub(crate) teacher: Option<Model>,
     pub(crate) comm: Arc<dyn Communicator>,
-    /// Where every rank has a GPU of its own.
-    pub(crate) nccl: Option<Nccl>,
+    /// The ranks that have the samples between them.
+    pub(crate) dp: Arc<dyn Communicator>,
+    /// Whether experts are on ranks with other samples: those make their passes together.
+    pub(crate) is_in_step: bool,
     pub(crate) settings: Settings,
     pub(crate) observation: Observation,
     pub(crate) report: Report,
@@ -79,13 +84,18 @@ impl Trainer {
         if algorithm.routing_replay != RoutingReplay::None && policy.config().moe.is_none() {
             tracing::warn!("algorithm.routing_replay has no effect: the model has no experts");
         }
-        let nccl = match policy.params().device() {
-            Device::Cuda(device) if comm.size() > 1 => Nccl::meet(&*comm, device)?,
-            _ => None,
+        let (dp, is_in_step) = match policy.params().parallel() {
+            None => (comm.clone(), false),
+            Some(parallel) => {
+                let size = |axis| parallel.mesh().axis_size(axis);
+                let spread = size(Axis::Ep) * size(Axis::Etp);
+                (parallel.mesh().split(&*comm, Axis::Dp)?, !size(Axis::Tp).is_multiple_of(spread))
+            }
         };
         let trained = |model: Model| {
+            let groups = GradientGroups::new(&comm, model.params())?;
             let optimizer = Optimizer::new(model.params())?;
-            Ok::<_, Error>(Trained { model, optimizer })
+            Ok::<_, Error>(Trained { model, optimizer, groups })
         };
         let (actor, critic) = (trained(policy)?, critic.map(trained).transpose()?);
         let (observation, report) = (Observation::default(), Report::default());
@@ -95,7 +105,8 @@ impl Trainer {
             reference,
             teacher,
             comm,
-            nccl,
+            dp,
+            is_in_step,
             settings,
             observation,
             report,
@@ -202,6 +213,12 @@ impl Trainer {
     /// Every plan's batches.
     pub(crate) fn batches(plans: &mut [Plan]) -> impl Iterator<Item = &mut crate::prepared::Prepared> {
         plans.iter_mut().flat_map(|plan| &mut plan.batches)
+    }
+
+    /// Whether this rank tells what the ranks that compute the same samples all know.
+    pub(crate) fn speaks(&self) -> bool {
+        let parallel = self.policy().params().parallel();
+        parallel.is_none_or(|parallel| parallel.mesh().coordinate(Axis::Tp, self.comm.rank()) == 0)
     }
 
     /// Counts the time since `began` as waiting for other ranks.

@@ -65,7 +65,7 @@ pub fn kv_copies(config: &HfConfig, tp: usize) -> usize {
 }
 
 /// What of `spec`, a storage of the whole model, the rank at `place` holds. The axes divide heads and experts
-/// (`slime_config::Layout::check`).
+/// (`slime_config::Parallel::data_parallel`).
 #[must_use]
 pub fn split(spec: StorageSpec, config: &HfConfig, place: Place) -> StorageSpec {
     let Place { tp, ep, etp } = place;

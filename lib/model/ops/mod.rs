@@ -6,6 +6,7 @@
 pub mod add_norm;
 pub mod attend;
 pub mod attention;
+pub mod dispatch;
 pub mod embed;
 pub mod experts;
 mod grouped_product;
@@ -14,6 +15,7 @@ pub mod linear;
 pub mod paged_attention;
 pub mod qk_norm_rope;
 pub mod route;
+pub mod sequence;
 pub mod silu_mul;
 
 use std::cell::Cell;

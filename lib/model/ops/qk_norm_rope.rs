@@ -5,8 +5,9 @@
 
 use slime_config::QkNormScope;
 use slime_torch::simd::Kernel;
-use slime_torch::{floats, floats_mut, rows_of};
-use tch::Tensor;
+use slime_torch::split_rows::sum_over_ranks;
+use slime_torch::{Group, floats, floats_mut, rows_of};
+use tch::{Kind, Tensor};
 
 use super::add_norm::{rms_norm, rms_scale};
 use super::{can_serve, each_row};
@@ -36,6 +37,8 @@ pub struct QkNorm {
     pub scope: QkNormScope,
     /// The epsilon of both.
     pub eps: f64,
+    /// The ranks that have the heads between them, where all heads are normed together.
+    pub group: Option<Group>,
 }
 
 /// [`serve`] where the inputs allow it, else [`reference`].
@@ -95,9 +98,26 @@ fn head_norm(x_thk: &Tensor, weight: &Tensor, norm: &QkNorm) -> Result<Tensor> {
         QkNormScope::Head => rms_norm(x_thk, weight, norm.eps),
         QkNormScope::AllHeads => {
             let (t, h, k) = x_thk.size3()?;
-            Ok(rms_norm(&x_thk.f_reshape([t, h * k])?, weight, norm.eps)?.f_view((t, h, k))?)
+            let x = x_thk.f_reshape([t, h * k])?;
+            let normed = match &norm.group {
+                None => rms_norm(&x, weight, norm.eps)?,
+                Some(group) => norm_over_ranks(&x, weight, norm.eps, group)?,
+            };
+            Ok(normed.f_view((t, h, k))?)
         }
     }
+}
+
+/// [`rms_norm`] of rows whose columns several ranks have between them. Where several hold the same ones, those count as often
+/// in the width as in the sum.
+fn norm_over_ranks(x: &Tensor, weight: &Tensor, eps: f64, group: &Group) -> Result<Tensor> {
+    let kind = x.kind();
+    let wide = x.f_to_kind(if kind == Kind::Double { kind } else { Kind::Float })?;
+    let width = x.size2()?.1 as f64 * group.size() as f64;
+    let sum = wide.f_square()?.f_sum_dim_intlist(-1, true, None::<Kind>)?;
+    let mean = sum_over_ranks(&sum, group)?.f_div_scalar(width)?;
+    let scale = mean.f_add_scalar(eps)?.f_rsqrt()?;
+    Ok(wide.f_mul(&scale)?.f_to_kind(kind)?.f_mul(weight)?)
 }
 
 /// Rotates the first 2 r of the last dimension: the pairs (i, i + r), the half-split convention of `transformers`, or the

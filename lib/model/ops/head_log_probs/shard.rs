@@ -1,33 +1,24 @@
 //! The vocabulary over several ranks: each holds some rows of the head's weight, and the sums of a softmax meet.
 
-use std::fmt;
-use std::sync::Arc;
-
-use slime_comm::{Collectives, Communicator, Op};
-use tch::{Kind, Tensor};
+use slime_comm::Op;
+use slime_torch::Group;
+use tch::Tensor;
 
 use super::refused;
 use crate::Result;
 
 /// The part of the vocabulary that this rank holds. All ranks of the group make the same calls with the same rows.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Shard {
     /// The id of the first row of this rank's weight.
     pub start: i64,
     /// Ids of all ranks together.
     pub vocab: i64,
     /// The ranks that hold the vocabulary between them.
-    pub group: Arc<dyn Communicator>,
+    pub group: Group,
     /// Whether backward adds the gradient of the hidden states over the ranks; otherwise each rank gets its own part of it
     /// and the caller adds them, best together with what else it has to add.
     pub sums_hidden_grad: bool,
-}
-
-impl fmt::Debug for Shard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rank, size) = (self.group.rank(), self.group.size());
-        write!(f, "ids from {} of {} on rank {rank} of {size}", self.start, self.vocab)
-    }
 }
 
 /// The ids of a weight: a shard's, or all.
@@ -66,19 +57,10 @@ impl Ids {
 
     /// Every rank's tensor becomes the reduction of all ranks'.
     pub fn all_reduce(&self, tensor: &mut Tensor, op: Op) -> Result<()> {
-        let Some(shard) = self.shard.as_ref().filter(|shard| shard.group.size() > 1) else { return Ok(()) };
-        let host = tensor.f_to_device(tch::Device::Cpu)?.f_contiguous()?.f_view([-1])?;
-        let reduced = if tensor.kind() == Kind::Double {
-            let mut values = Vec::<f64>::try_from(&host)?;
-            shard.group.all_reduce(&mut values, op)?;
-            Tensor::f_from_slice(&values)?
-        } else {
-            let mut values = Vec::<f32>::try_from(&host.f_to_kind(Kind::Float)?)?;
-            shard.group.all_reduce(&mut values, op)?;
-            Tensor::f_from_slice(&values)?
-        };
-        tensor.f_copy_(&reduced.f_view(tensor.size().as_slice())?)?;
-        Ok(())
+        match &self.shard {
+            Some(shard) => Ok(shard.group.all_reduce(tensor, op)?),
+            None => Ok(()),
+        }
     }
 
     /// Adds the gradient of the hidden states over the ranks where the shard wants that.

@@ -187,11 +187,15 @@ fn gradients_are_the_differences_of_the_numbers() {
 const SPLITS: [&[i64]; 4] = [&[150], &[75, 75], &[149, 1], &[20, 100, 30]];
 
 /// Runs `body` on a rank for every part of a split, with its shard and its rows of the weight.
+fn group(comm: impl slime_comm::Communicator + 'static) -> slime_torch::Group {
+    slime_torch::Group::new(Arc::new(comm), Device::Cpu).unwrap()
+}
+
 fn on_shards<R: Send>(split: &[i64], body: impl Fn(&Shard, [Tensor; 2]) -> R + Sync) -> Vec<R> {
     Threads::spawn(split.len(), |comm| {
         let rank = slime_comm::Communicator::rank(&comm);
         let start: i64 = split[..rank].iter().sum();
-        let shard = Shard { start, vocab: VOCAB, group: Arc::new(comm), sums_hidden_grad: true };
+        let shard = Shard { start, vocab: VOCAB, group: group(comm), sums_hidden_grad: true };
         let [hidden, weight] = leaves(Kind::Double);
         let weight = weight.detach().narrow(0, start, split[rank]).copy().set_requires_grad(true);
         body(&shard, [hidden, weight])
@@ -356,7 +360,8 @@ fn what_does_not_fit_is_an_error_that_says_so() {
     let kept = KeptIds::new(vec![0, 1], vec![3], vec![true]).unwrap();
     let shaping = Shaping { kept: Some(&kept), ..plain };
     assert_eq!(message(train(&hidden, &weight, &targets(), &shaping)), "rows of kept ids: expected 7, got 1");
-    let shard = Shard { start: 1, vocab: VOCAB, group: Arc::new(slime_comm::Single), sums_hidden_grad: true };
+    let shard =
+        Shard { start: 1, vocab: VOCAB, group: group(slime_comm::Single), sums_hidden_grad: true };
     let beyond = message(train_sharded(&hidden, &weight, &targets(), &plain, &shard));
     assert_eq!(beyond, "rows of a shard of the head: expected within 0 to 150, got 1 to 151");
     let head = |hidden_rd, weight_vd| kl::Head { hidden_rd, weight_vd };
