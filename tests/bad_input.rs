@@ -328,7 +328,7 @@ fn world_that_does_not_fit_is_refused_once() {
             3,
             format!("{TRAIN} samples.jsonl --set parallel.dp=2"),
             78,
-            &["parallel.dp is 2", "started 3 ranks"],
+            &["tp 1 x dp 2 = 2 ranks", "started 3 ranks", "3 ranks fit as tp 1 dp 3"],
         ),
         (2, format!("{TRAIN} samples.jsonl --set train.lrr=1"), 78, &["train.lrr", "did you mean train.lr?"]),
         (
@@ -349,6 +349,13 @@ fn world_that_does_not_fit_is_refused_once() {
         78,
         &["started 1 ranks", "mpirun -n 2"],
     );
+    desk.fails(
+        &format!("{TRAIN} samples.jsonl --set parallel.tp=3"),
+        "",
+        78,
+        &["parallel.tp: expected a divisor of the model's 4 heads, got 3"],
+    );
+    desk.fails("slime-train --dry-run --config run.toml --set parallel.ep=2", "", 78, &["the model has no experts"]);
 }
 
 /// Calls that write to the place that is put behind them.

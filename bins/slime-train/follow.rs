@@ -19,6 +19,7 @@ use crate::read_manifest::read_manifest;
 use crate::share::share;
 use crate::write_metrics::Times;
 use crate::write_version::write_version;
+use crate::write_weights::send_weights;
 use crate::{checkpoint, failure};
 
 /// Time between heartbeats.
@@ -44,6 +45,8 @@ enum Work {
         dir: PathBuf,
         place: Physical,
     },
+    /// Rank 0 writes a version of a split model.
+    SendWeights,
     /// Rank 0 lives.
     Nothing,
     #[default]
@@ -53,7 +56,7 @@ enum Work {
 impl Work {
     fn section(&self) -> Section {
         match self {
-            Self::Load(_) | Self::Checkpoint { .. } => Section::Checkpoint,
+            Self::Load(_) | Self::Checkpoint { .. } | Self::SendWeights => Section::Checkpoint,
             Self::Train { .. } => Section::Step,
             Self::Begin { .. } | Self::Nothing | Self::Done => Section::Wait,
         }
@@ -155,6 +158,9 @@ fn lead(run: &Path, config: &RunConfig, takeover: bool, crew: &mut Crew<'_>) -> 
                 TrainerAction::SaveWeights { place } => {
                     enter(Section::Checkpoint);
                     let (began, origin) = (Instant::now(), Path::new(&config.model.path));
+                    if crew.trainer.policy().params().parallel().is_some() {
+                        crew.give(Work::SendWeights)?;
+                    }
                     machine.on_saved(write_version(run, place, crew.trainer.policy(), origin)?);
                     crew.observer.updated_weights(place.version, began);
                 }
@@ -266,7 +272,8 @@ impl Crew<'_> {
                 checkpoint::save(&dir, self.trainer, self.comm, place.epoch)?;
                 self.observer.saved_model(place.version, began);
             }
-            Work::Nothing | Work::Done => {}
+            Work::SendWeights if self.comm.rank() != 0 => send_weights(self.trainer.policy().params())?,
+            Work::SendWeights | Work::Nothing | Work::Done => {}
         }
         Ok(None)
     }

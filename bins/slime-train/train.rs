@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use slime_cli::Failure;
-use slime_comm::{Communicator, Placement};
-use slime_config::{Dtype, LossType, RunConfig, paths};
+use slime_comm::{Communicator, Layout, Mesh, Placement};
+use slime_config::{Dtype, HfConfig, LossType, RunConfig, paths};
 use slime_exchange::join_attempt;
-use slime_model::Model;
+use slime_model::{Extra, Model, Parallel};
 use slime_trainer::{Roles, Scored, Settings, StepMetrics, Trainer};
 use slime_weights::WeightWriter;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::args::Args;
 use crate::failure;
@@ -34,6 +34,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut config = args.config()?;
     if args.dry_run {
+        check_layout(&config)?;
         // Text that was asked for: `run` prints it on stdout.
         return Err(Failure { code: 0, message: config.to_toml().map_err(failure!())?, hint: None });
     }
@@ -74,14 +75,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<(), Failure> {
-    if let Some(dp) = config.parallel.dp.filter(|dp| *dp as usize != comm.size()) {
-        let message = format!("parallel.dp is {dp}, but the launcher started {} ranks", comm.size());
-        return Err(Failure::new(78, message).with_hint(format!("mpirun -n {dp} slime-train ...")));
-    }
     if comm.rank() == 0 {
         check_outputs(args)?;
     }
     let mut trainer = load(config, comm)?;
+    if args.follow.is_some() && config.parallel.is_split() {
+        return Err(Failure::new(78, "parallel: a run with checkpoints (--follow) needs tp, ep and etp of 1"));
+    }
     if let Some(run) = &args.follow {
         let mut observer = Observer::new(run, config, comm.rank(), args.profile);
         let followed = follow(run, config, args.takeover, &mut trainer, comm, &mut observer);
@@ -102,8 +102,10 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
     })?;
     if comm.rank() == 0 {
         report(&steps, started);
+    }
+    if comm.rank() == 0 || config.parallel.is_split() {
         if let Some(dump) = &args.dump {
-            write_dump(dump, trainer.policy(), &steps, &first_grads.unwrap_or_default())?;
+            write_dump(dump, trainer.policy().params(), &steps, &first_grads.unwrap_or_default())?;
         }
         if let Some(output) = &args.output {
             write_weights(output, trainer.policy(), Path::new(&config.model.path))?;
@@ -148,16 +150,22 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
     let device = slime_torch::cuda::choose(config.run.device, place).map_err(failure!())?;
     tracing::info!("computing in {}", slime_torch::cuda::describe(kind, device));
     let (algorithm, path) = (&config.algorithm, config.model.path.as_str());
-    let open = |path: &str| Model::load(path, kind, device).map_err(failure!());
-    let with_head =
-        |path: &str| Model::load_with_value_head(path, kind, device, config.run.seed).map_err(failure!());
+    let parallel = split_over(config, comm, device)?;
+    let load = |path: &str, extra: Extra| {
+        if parallel.is_some() {
+            // Each of the models has to be shared out alike.
+            let model = HfConfig::load(path).map_err(failure!())?;
+            config.parallel.data_parallel(comm.size(), &model).map_err(failure!())?;
+        }
+        Model::load_part(path, (kind, device), extra, parallel.clone()).map_err(failure!())
+    };
+    let open = |path: &str| load(path, Extra::None);
+    let with_head = |path: &str| load(path, Extra::ValueHead { seed: config.run.seed });
     let is_scored = algorithm.loss == LossType::RewardModel;
     let roles = Roles {
         policy: match config.train.mtp_loss_coef {
             _ if is_scored => with_head(path)?,
-            Some(_) if !algorithm.has_pairs() => {
-                Model::load_with_mtp(path, kind, device).map_err(failure!())?
-            }
+            Some(_) if !algorithm.has_pairs() => load(path, Extra::Mtp)?,
             _ => open(path)?,
         },
         reference: algorithm
@@ -179,6 +187,31 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
     check_teacher(&roles)?;
     let settings = Settings::new(config).map_err(failure!())?;
     Trainer::new(roles, comm.clone(), settings).map_err(failure!())
+}
+
+/// The ranks that the models are split over, if they are; a world that cannot be shared out as configured is refused.
+fn split_over(
+    config: &RunConfig,
+    comm: &Arc<dyn Communicator>,
+    device: Device,
+) -> Result<Option<Arc<Parallel>>, Failure> {
+    let model = HfConfig::load(&config.model.path).map_err(failure!())?;
+    let dp = config.parallel.data_parallel(comm.size(), &model).map_err(failure!())?;
+    if !config.parallel.is_split() {
+        return Ok(None);
+    }
+    let [tp, ep, etp] = [config.parallel.tp, config.parallel.ep, config.parallel.etp].map(|axis| axis as usize);
+    let mesh = Mesh::new(Layout { tp, dp, ep, etp, ..Layout::default() }, comm.size()).map_err(failure!())?;
+    Ok(Some(Arc::new(Parallel::new(comm, mesh, device).map_err(failure!())?)))
+}
+
+/// What can be said of `[parallel]` before there is a world: whether the model can be shared out like that.
+fn check_layout(config: &RunConfig) -> Result<(), Failure> {
+    if config.parallel.is_split() && !config.model.path.is_empty() {
+        let model = HfConfig::load(&config.model.path).map_err(failure!())?;
+        config.parallel.check(&model).map_err(failure!())?;
+    }
+    Ok(())
 }
 
 /// Log-probs of another vocabulary cannot be compared.

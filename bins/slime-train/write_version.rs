@@ -7,15 +7,14 @@ use slime_config::paths;
 use slime_exchange::Physical;
 use slime_model::Model;
 use slime_record::Publication;
-use slime_torch::bytes_of;
 use slime_transport::DiskWriter;
-use tch::Device;
 
 use crate::failure;
 use crate::read_carried::Carried;
-use crate::write_weights::{side_files, specs};
+use crate::write_weights::{each_tensor, side_files, specs};
 
-/// Makes `weights/<place>` below `run`, with the files beside the weights in `origin`.
+/// Makes `weights/<place>` below `run`, with the files beside the weights in `origin`; on rank 0, to which of a split model
+/// the others send their parts.
 ///
 /// # Errors
 /// The directory holds something already, or the disk refuses.
@@ -25,15 +24,12 @@ pub fn write_version(
     model: &Model,
     origin: &Path,
 ) -> Result<Publication, Failure> {
-    let views = model.params().views().map_err(failure!())?;
+    let params = model.params();
     let path = paths::weights(place);
     let carried = Carried::of(model, origin)?;
-    let all = [specs(&views)?, carried.specs.clone()].concat();
+    let all = [specs(params, &params.by_storage())?, carried.specs.clone()].concat();
     let mut writer = DiskWriter::create(run.join(&path), all).map_err(failure!())?;
-    for (name, tensor) in &views {
-        let host = tensor.to_device(Device::Cpu).contiguous();
-        writer.write(name, bytes_of(&host).map_err(failure!())?).map_err(failure!())?;
-    }
+    each_tensor(params, &params.by_storage(), |name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     carried.write(|name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     for (name, bytes) in side_files(origin, model.params().kind())? {
         writer.add_file(&name, &bytes).map_err(failure!())?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use slime_cli::Failure;
-use slime_model::Model;
+use slime_model::{Model, ParamStore, WholeSpec};
 use slime_torch::bytes_of;
 use slime_weights::{Dtype, MAX_SHARD_BYTES, TensorSpec, WeightWriter};
 use tch::{Device, Kind, Tensor};
@@ -13,42 +13,62 @@ use tch::{Device, Kind, Tensor};
 use crate::failure;
 use crate::read_carried::Carried;
 
-/// Makes the directory `output`, which must be new.
+/// Makes the directory `output`, which must be new. Of a split model every rank calls it, and rank 0 writes.
 pub fn write_weights(output: &Path, model: &Model, origin: &Path) -> Result<(), Failure> {
-    let views = model.params().views().map_err(failure!())?;
+    let params = model.params();
+    if !is_writer(params) {
+        return send_weights(params);
+    }
     let carried = Carried::of(model, origin)?;
-    let all = [specs(&views)?, carried.specs.clone()].concat();
+    let own = specs(params, &params.by_storage())?;
+    let num_tensors = own.len() + carried.specs.len();
+    let all = [own, carried.specs.clone()].concat();
     let mut writer = WeightWriter::create(output, all, MAX_SHARD_BYTES).map_err(failure!())?;
-    write_tensors(&mut writer, &views)?;
+    each_tensor(params, &params.by_storage(), |name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     carried.write(|name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     for (name, bytes) in side_files(origin, model.params().kind())? {
         writer.add_file(&name, &bytes).map_err(failure!())?;
     }
     writer.finish().map_err(failure!())?;
-    let num_tensors = views.len() + carried.specs.len();
     tracing::info!("wrote {num_tensors} tensors to {}", output.display());
     Ok(())
 }
 
-/// What a writer has to know of named tensors.
-pub fn specs(views: &[(String, Tensor)]) -> Result<Vec<TensorSpec>, Failure> {
-    let spec = |(name, tensor): &(String, Tensor)| {
-        let dtype = match tensor.kind() {
+/// Whether this rank writes what the ranks of a model hold between them.
+pub fn is_writer(params: &ParamStore) -> bool {
+    params.parallel().is_none_or(|parallel| parallel.world().rank() == 0)
+}
+
+/// Sends what this rank holds of a split model to the one that writes it.
+pub fn send_weights(params: &ParamStore) -> Result<(), Failure> {
+    each_tensor(params, &params.by_storage(), |_, _| Ok(()))
+}
+
+/// What a writer has to know of the whole tensors that `tensors`, parameters or gradients by storage, are parts of.
+pub fn specs(params: &ParamStore, tensors: &[(String, Tensor)]) -> Result<Vec<TensorSpec>, Failure> {
+    let spec = |WholeSpec { name, shape, kind }: WholeSpec| {
+        let dtype = match kind {
             Kind::Float => Dtype::F32,
             Kind::BFloat16 => Dtype::BF16,
             other => return Err(Failure::new(70, format!("{name}: cannot write {other:?}"))),
         };
-        let shape = tensor.size().iter().map(|n| *n as usize).collect();
-        Ok(TensorSpec { name: name.clone(), dtype, shape })
+        Ok(TensorSpec { name, dtype, shape })
     };
-    views.iter().map(spec).collect()
+    params.tensor_specs(tensors).into_iter().map(spec).collect()
 }
 
-/// Hands every tensor to the writer, in order.
-pub fn write_tensors(writer: &mut WeightWriter, views: &[(String, Tensor)]) -> Result<(), Failure> {
-    for (name, tensor) in views {
-        let host = tensor.to_device(Device::Cpu).contiguous();
-        writer.write(name, bytes_of(&host).map_err(failure!())?).map_err(failure!())?;
+/// Hands the bytes of every whole tensor to `write`, in order; of a split model on rank 0 alone.
+pub fn each_tensor(
+    params: &ParamStore,
+    tensors: &[(String, Tensor)],
+    mut write: impl FnMut(&str, &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    for whole in params.whole_tensors(tensors) {
+        let (name, tensor) = whole.map_err(failure!())?;
+        if let Some(tensor) = tensor {
+            let host = tensor.to_device(Device::Cpu).contiguous();
+            write(&name, bytes_of(&host).map_err(failure!())?)?;
+        }
     }
     Ok(())
 }

@@ -43,7 +43,16 @@ impl Parallel {
         let dp = self.dp.map_or((size / self.tp as usize).max(1), |dp| dp as usize);
         match self.misfit(dp, Some(size), model) {
             None => Ok(dp),
-            Some(problem) => Err(Error::Conflict(format!("{problem}{}", self.nearest(size, model)))),
+            Some(problem) => {
+                let nearest = self.nearest(size, model);
+                let wanted = self.tp as usize * dp;
+                let launch = if wanted == size || self.misfit(dp, None, model).is_some() {
+                    String::new()
+                } else {
+                    format!("\nhint: mpirun -n {wanted} starts that many")
+                };
+                Err(Error::Conflict(format!("{problem}{launch}{nearest}")))
+            }
         }
     }
 
@@ -74,7 +83,8 @@ impl Parallel {
             return Some(format!("parallel: tp {tp} x dp {dp} = {product} ranks, but the launcher started {size} ranks"));
         }
         let (num_q, num_kv) = (model.num_attention_heads, model.num_key_value_heads);
-        let width = model.intermediate_size.min(model.vocab_size);
+        let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate_size).filter(|width| *width > 0);
+        let width = model.intermediate_size.min(shared.unwrap_or(usize::MAX));
         if !num_q.is_multiple_of(tp) {
             return Some(format!("parallel.tp: expected a divisor of the model's {num_q} heads, got {tp}"));
         }
@@ -181,7 +191,7 @@ mod tests {
         assert_eq!(
             message(layout(2, 1, 1, Some(2)), 6, &dense),
             "parallel: tp 2 x dp 2 = 4 ranks, but the launcher started 6 ranks\n\
-             hint: 6 ranks fit as tp 2 dp 3; tp 1 dp 6"
+             hint: mpirun -n 4 starts that many\nhint: 6 ranks fit as tp 2 dp 3; tp 1 dp 6"
         );
         assert_eq!(
             message(layout(3, 1, 1, None), 6, &dense),

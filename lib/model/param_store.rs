@@ -220,11 +220,9 @@ impl ParamStore {
         }
     }
 
-    /// Name, shape and kind of every tensor of the whole model, in the order of [`Self::whole_tensors`].
-    pub fn tensor_specs(&self) -> Vec<WholeSpec> {
-        let all = self.whole_specs().iter().zip(&self.tensors);
-        let views = all.flat_map(|(spec, tensor)| spec.views.iter().map(move |view| (view, tensor.kind())));
-        views.map(|(view, kind)| WholeSpec { name: view.name.clone(), shape: view.shape.clone(), kind }).collect()
+    /// Name, shape and kind of every tensor that [`Self::whole_tensors`] gives, in its order.
+    pub fn tensor_specs(&self, tensors: &[(String, Tensor)]) -> Vec<WholeSpec> {
+        WholeTensors::new(self, tensors).specs()
     }
 
     /// The parameters by storage; they share memory with the store.

@@ -59,6 +59,16 @@ impl<'a> WholeTensors<'a> {
         Self { params, tensors, next: (0, 0) }
     }
 
+    /// What comes, in order.
+    pub(crate) fn specs(&self) -> Vec<WholeSpec> {
+        let of = |spec: &StorageSpec| {
+            let kind = self.tensors.get(spec.name.as_str())?.kind();
+            let whole = |view: &ViewSpec| WholeSpec { name: view.name.clone(), shape: view.shape.clone(), kind };
+            Some(spec.views.iter().map(whole).collect::<Vec<_>>())
+        };
+        self.params.whole_specs().iter().filter_map(of).flatten().collect()
+    }
+
     /// The tensor of `view` of the whole storage number `at`.
     fn whole(&self, at: usize, view: &ViewSpec, tensor: &Tensor) -> Result<Option<Tensor>> {
         match self.params.split() {
