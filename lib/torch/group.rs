@@ -60,23 +60,28 @@ impl Group {
         if self.size() == 1 {
             return Ok(());
         }
-        let mut whole = match &self.nccl {
-            Some(nccl) => {
-                let mut wide = widened(tensor)?.f_contiguous().map_err(refused)?;
-                device_collectives::all_reduce(&mut wide, nccl, op)?;
-                wide
-            }
-            None => {
-                let mut host = on_host(tensor)?.f_detach_copy().map_err(refused)?;
-                let dtype = dtype(&host)?;
-                self.comm.all_reduce_bytes(bytes_mut(&mut host)?, dtype, op)?;
-                host
-            }
+        let is_ready = match &self.nccl {
+            Some(_) => tensor.kind() != Kind::BFloat16,
+            None => tensor.device() == Device::Cpu,
         };
-        if whole.size() != tensor.size() {
-            whole = whole.f_view(tensor.size().as_slice()).map_err(refused)?;
+        if is_ready && tensor.is_contiguous() {
+            return self.all_reduce_ready(tensor, op);
         }
-        tensor.f_copy_(&whole).map_err(refused)
+        let mut copy = match &self.nccl {
+            Some(_) => widened(tensor)?.f_contiguous().map_err(refused)?,
+            None => on_host(tensor)?,
+        };
+        self.all_reduce_ready(&mut copy, op)?;
+        tensor.f_copy_(&copy).map_err(refused)
+    }
+
+    /// The same of a tensor that lies where it is reduced, in one piece.
+    fn all_reduce_ready(&self, tensor: &mut Tensor, op: Op) -> Result<()> {
+        if let Some(nccl) = &self.nccl {
+            return device_collectives::all_reduce(tensor, nccl, op);
+        }
+        let dtype = dtype(tensor)?;
+        Ok(self.comm.all_reduce_bytes(bytes_mut(tensor)?, dtype, op)?)
     }
 
     /// All ranks' rows `x` in rank order.

@@ -3,6 +3,7 @@
 
 mod layouts;
 mod routes;
+mod split;
 mod transformers;
 
 use std::path::PathBuf;

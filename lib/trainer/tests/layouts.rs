@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use slime_comm::{Communicator, Layout, Mesh, Single, Threads};
 use slime_model::{Extra, Model, Parallel};
-use slime_trainer::{Settings, Trainer};
+use slime_config::{RoutingReplay, TensorBox};
+use slime_trainer::{Scored, Settings, Trainer};
 use tch::{Device, Kind, Tensor};
 use tiny::{rollout, settings};
 
@@ -19,7 +20,9 @@ const BOUND: f64 = 1e-9;
 
 /// Model, then tp, dp, ep and etp. The models have 4 heads and 2 key-value heads; experts are 6 (softmax) and 8 (sigmoid,
 /// correction bias, a shared expert).
-const LAYOUTS: [(&str, [usize; 4]); 36] = [
+const LAYOUTS: [(&str, [usize; 4]); 45] = [
+    ("llama", [2, 1, 1, 1]),
+    ("llama_tied", [2, 1, 1, 1]),
     ("llama_tied", [4, 2, 1, 1]),
     ("qwen2", [2, 2, 1, 1]),
     ("qwen2", [4, 1, 1, 1]),
@@ -33,6 +36,8 @@ const LAYOUTS: [(&str, [usize; 4]); 36] = [
     ("qwen3", [4, 2, 1, 1]),
     ("glm4", [2, 1, 1, 1]),
     ("glm4", [4, 2, 1, 1]),
+    ("mimo", [2, 1, 1, 1]),
+    ("mimo", [4, 1, 1, 1]),
     ("qwen3_moe", [1, 2, 1, 1]),
     ("qwen3_moe", [1, 3, 3, 1]),
     ("qwen3_moe", [1, 4, 2, 2]),
@@ -45,6 +50,10 @@ const LAYOUTS: [(&str, [usize; 4]); 36] = [
     ("qwen3_moe", [4, 1, 2, 2]),
     ("qwen3_moe", [4, 2, 2, 1]),
     ("qwen3_moe", [4, 2, 2, 4]),
+    ("qwen3_moe_fused", [2, 1, 1, 2]),
+    ("qwen3_moe_fused", [2, 1, 2, 1]),
+    ("glm45_air", [1, 2, 2, 1]),
+    ("glm45_air", [2, 1, 2, 1]),
     ("glm4_moe", [1, 2, 2, 1]),
     ("glm4_moe", [1, 8, 8, 1]),
     ("glm4_moe", [2, 1, 2, 1]),
@@ -53,6 +62,7 @@ const LAYOUTS: [(&str, [usize; 4]); 36] = [
     ("glm4_moe", [2, 4, 4, 2]),
     ("glm4_moe", [4, 1, 4, 1]),
     ("glm4_moe", [4, 2, 8, 1]),
+    ("minimax_m2", [1, 2, 2, 1]),
     ("minimax_m2", [2, 1, 2, 1]),
     ("minimax_m2", [4, 1, 2, 1]),
     ("minimax_m2", [4, 2, 2, 2]),
@@ -64,6 +74,8 @@ struct Run {
     norms: Vec<f64>,
     grads: BTreeMap<String, Tensor>,
     weights: BTreeMap<String, Tensor>,
+    /// What the rank itself holds, each with its box of a tensor.
+    parts: Vec<(String, TensorBox, Tensor)>,
 }
 
 fn three_steps() -> Settings {
@@ -74,13 +86,23 @@ fn three_steps() -> Settings {
 }
 
 fn run(name: &str, comm: Arc<dyn Communicator>, mesh: Option<Mesh>) -> Run {
+    run_as((name, Extra::None, Kind::Double), &three_steps(), &rollout(5, 3), comm, mesh)
+}
+
+fn run_as(
+    (name, extra, kind): (&str, Extra, Kind),
+    settings: &Settings,
+    scored: &[Scored],
+    comm: Arc<dyn Communicator>,
+    mesh: Option<Mesh>,
+) -> Run {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name);
     let parallel = mesh.map(|mesh| Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap()));
-    let model = Model::load_part(dir, (Kind::Double, Device::Cpu), Extra::None, parallel).unwrap();
-    let mut trainer = Trainer::new(model, comm, three_steps()).unwrap();
+    let model = Model::load_part(dir, (kind, Device::Cpu), extra, parallel).unwrap();
+    let mut trainer = Trainer::new(model, comm, settings.clone()).unwrap();
     let mut first = Vec::new();
     let steps = trainer
-        .train_rollout_with(&rollout(5, 3), |_, grads| {
+        .train_rollout_with(scored, |_, grads| {
             if first.is_empty() {
                 first = grads.iter().map(|(name, grad)| (name.clone(), grad.copy())).collect();
             }
@@ -92,7 +114,11 @@ fn run(name: &str, comm: Arc<dyn Communicator>, mesh: Option<Mesh>) -> Run {
         let whole = params.whole_tensors(tensors).map(Result::unwrap);
         whole.filter_map(|(name, tensor)| Some((name, tensor?.copy()))).collect()
     };
+    let views = params.views().unwrap();
+    let boxes = params.iter().flat_map(|(spec, _)| spec.views.iter().map(|view| view.part.clone()));
+    let parts = views.into_iter().zip(boxes).map(|((name, tensor), part)| (name, part, tensor.copy()));
     Run {
+        parts: parts.collect(),
         losses: steps.iter().map(|step| step.loss).collect(),
         norms: steps.iter().map(|step| step.grad_norm).collect(),
         grads: whole(&first),
@@ -122,6 +148,15 @@ fn numbers_apart(got: &[f64], expected: &[f64], what: &str) -> f64 {
     got.iter().zip(expected).map(of).fold(0.0, f64::max)
 }
 
+/// Ranks that hold the same part of a tensor hold the same bits.
+fn holds_alike(ranks: &[Run], what: &str) {
+    let mut seen: BTreeMap<(&String, &TensorBox), &Tensor> = BTreeMap::new();
+    for (name, part, tensor) in ranks.iter().flat_map(|rank| &rank.parts) {
+        let first = seen.entry((name, part)).or_insert(tensor);
+        assert!(first.equal(tensor), "{what}: {name}");
+    }
+}
+
 /// The row of the README's table.
 fn check(name: &str, [tp, dp, ep, etp]: [usize; 4], alone: &Run) -> String {
     let layout = Layout { tp, dp, ep, etp, ..Layout::default() };
@@ -132,6 +167,7 @@ fn check(name: &str, [tp, dp, ep, etp]: [usize; 4], alone: &Run) -> String {
         numbers_apart(&rank.losses, &alone.losses, &what("loss"));
         numbers_apart(&rank.norms, &alone.norms, &what("gradient norm"));
     }
+    holds_alike(&ranks, &what("replicas"));
     let first = &ranks[0];
     let loss = numbers_apart(&first.losses, &alone.losses, &what("loss"));
     let grads = apart(&first.grads, &alone.grads, &what("gradient"));
@@ -162,4 +198,79 @@ fn split_models_train_as_on_one_rank_and_the_readme_says_which() {
         return;
     }
     assert!(old == table, "the README's table is not this one (SLIME_WRITE_TABLE=1 writes it):\n{table}");
+}
+
+/// The model of one rank and of several under the same settings.
+fn compare((name, extra): (&str, Extra), settings: &Settings, scored: &[Scored], layout: Layout) {
+    tch::set_num_threads(1);
+    let model = (name, extra, Kind::Double);
+    let mesh = Mesh::new(layout, layout.tp * layout.dp).unwrap();
+    let alone = run_as(model, settings, scored, Arc::new(Single), None);
+    let ranks =
+        Threads::spawn(mesh.size(), |comm| run_as(model, settings, scored, Arc::new(comm), Some(mesh))).unwrap();
+    numbers_apart(&ranks[0].losses, &alone.losses, "loss");
+    apart(&ranks[0].grads, &alone.grads, "gradient");
+    apart(&ranks[0].weights, &alone.weights, "weights");
+}
+
+#[test]
+fn layer_for_further_tokens_is_split_too() {
+    let mut settings = three_steps();
+    settings.train.mtp_loss_coef = Some(0.3);
+    for (tp, dp) in [(2, 2), (4, 1)] {
+        compare(("mimo", Extra::Mtp), &settings, &rollout(5, 3), Layout { tp, dp, ..Layout::default() });
+    }
+}
+
+#[test]
+fn replayed_tokens_go_where_they_went_on_every_layout() {
+    let mut scored = rollout(5, 3);
+    for scored in &mut scored {
+        // Two layers with experts, three of eight for each token.
+        let rows = scored.sample.tokens.len() - 1;
+        scored.sample.routed_experts = (0..rows as u16 * 6).map(|at| (at + at / 6) % 8).collect();
+    }
+    let layout = Layout { tp: 2, dp: 2, ep: 4, ..Layout::default() };
+    for replay in [RoutingReplay::Rollout, RoutingReplay::Recomputed] {
+        let mut settings = three_steps();
+        settings.algorithm.routing_replay = replay;
+        compare(("glm4_moe", Extra::None), &settings, &scored, layout);
+    }
+}
+
+#[test]
+fn bf16_stays_near_one_rank() {
+    tch::set_num_threads(1);
+    let run = |comm: Arc<dyn Communicator>, mesh| {
+        run_as(("qwen3", Extra::None, Kind::BFloat16), &three_steps(), &rollout(5, 3), comm, mesh)
+    };
+    let alone = run(Arc::new(Single), None);
+    let mesh = Mesh::new(Layout { tp: 2, dp: 2, ..Layout::default() }, 4).unwrap();
+    let ranks = Threads::spawn(4, |comm| run(Arc::new(comm), Some(mesh))).unwrap();
+    holds_alike(&ranks, "bf16");
+    for (got, expected) in ranks[0].norms.iter().zip(&alone.norms) {
+        assert!((got - expected).abs() < 0.05 * expected, "{got} and {expected}");
+    }
+    for (name, expected) in &alone.grads {
+        let apart = (&ranks[0].grads[name] - expected).norm().double_value(&[]);
+        let bound = 0.1 * expected.norm().double_value(&[]);
+        assert!(apart < bound, "{name}: gradient differs by {apart}, bound {bound}");
+    }
+}
+
+#[test]
+fn ranks_hold_a_part_of_the_model() {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/glm4_moe");
+    let whole = Model::load(&dir, Kind::Float, Device::Cpu).unwrap().params().num_parameters();
+    let layout = Layout { tp: 2, dp: 2, ep: 4, ..Layout::default() };
+    let mesh = Mesh::new(layout, 4).unwrap();
+    let parts = Threads::spawn(4, |comm| {
+        let comm: Arc<dyn Communicator> = Arc::new(comm);
+        let parallel = Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap());
+        let model =
+            Model::load_part(&dir, (Kind::Float, Device::Cpu), Extra::None, Some(parallel)).unwrap();
+        model.params().num_parameters()
+    })
+    .unwrap();
+    assert!(parts.iter().all(|part| *part < whole / 2 && *part > whole / 4), "{parts:?} of {whole}");
 }

@@ -2,29 +2,46 @@
 
 use std::sync::Arc;
 
-use slime_comm::{Communicator, Single, Threads};
-use slime_trainer::{Scored, Settings};
-use tch::Tensor;
+use slime_comm::{Communicator, Layout, Mesh, Single, Threads};
+use slime_model::Parallel;
+use slime_trainer::{Scored, Settings, Trainer};
+use tch::{Device, Tensor};
 
-use crate::rollout::{has_pairs, rollout, settings, trainer};
+use crate::rollout::{has_pairs, rollout, settings, split_trainer, trainer};
 
 /// Losses of every optimizer step, and the gradients of the first.
 type Outcome = (Vec<f64>, Vec<Tensor>);
 
 fn run(settings: Settings, scored: &[Scored], comm: Arc<dyn Communicator>) -> Outcome {
-    let mut trainer = trainer(settings, comm);
-    let mut grads = Vec::new();
+    outcome(trainer(settings, comm), scored)
+}
+
+fn outcome(mut trainer: Trainer, scored: &[Scored]) -> Outcome {
+    let mut first = Vec::new();
     let steps = trainer
         .train_rollout_with(scored, |_, reduced| {
-            if grads.is_empty() {
-                grads = reduced.iter().map(|(_, grad)| grad.copy()).collect();
+            if first.is_empty() {
+                first = reduced.iter().map(|(name, grad)| (name.clone(), grad.copy())).collect();
             }
             Ok(())
         })
         .unwrap();
+    let whole = trainer.policy().params().whole_tensors(&first);
+    let grads = whole.filter_map(|whole| whole.unwrap().1).collect();
     let of_critic = steps.iter().filter_map(|step| step.extra.get("train/critic-value_loss").copied());
     let losses: Vec<f64> = of_critic.chain(steps.iter().map(|step| step.loss)).collect();
     (losses, grads)
+}
+
+/// The same over `tp` x `dp` ranks, whole gradients put together on the first.
+fn run_split(name: &str, scored: &[Scored], [tp, dp]: [usize; 2]) -> Outcome {
+    let mesh = Mesh::new(Layout { tp, dp, ..Layout::default() }, tp * dp).unwrap();
+    let ranks = Threads::spawn(tp * dp, |comm| {
+        let comm: Arc<dyn Communicator> = Arc::new(comm);
+        let parallel = Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap());
+        outcome(split_trainer(settings(name), comm, Some(&parallel)), scored)
+    });
+    ranks.unwrap().swap_remove(0)
 }
 
 /// The largest relative difference of losses and first gradients.
@@ -69,6 +86,8 @@ pub fn check(name: &str) -> f64 {
             compare("ranks", rank);
         }
     }
+    compare("split models", &run_split(name, &scored, [2, 1]));
+    compare("split models", &run_split(name, &scored, [4, 2]));
     largest
 }
 

@@ -8,7 +8,7 @@ use slime_config::{
     AdvantageEstimator, Correction, CorrectionWeight, KlLossType, LossReducer, LossType, OnFailure,
     PolicyLoss, RatioLevel, Train,
 };
-use slime_model::Model;
+use slime_model::{Extra, Model, Parallel};
 use slime_record::Sample;
 use slime_trainer::log_probs::log_probs;
 use slime_trainer::packing::{MicroBatch, Packing, pack};
@@ -27,6 +27,10 @@ pub fn model(name: &str) -> Model {
 
 pub fn scoring_model(name: &str, seed: u64) -> Model {
     Model::load_with_value_head(dir(name), Kind::Float, Device::Cpu, seed).unwrap()
+}
+
+fn part(name: &str, extra: Extra, parallel: Option<&Arc<Parallel>>) -> Model {
+    Model::load_part(dir(name), (Kind::Float, Device::Cpu), extra, parallel.cloned()).unwrap()
 }
 
 /// A linear congruential generator.
@@ -193,15 +197,25 @@ pub fn has_pairs(name: &str) -> bool {
 
 /// A trainer over fresh models; the reference is another model where a KL is measured, so that it is not 0.
 pub fn trainer(settings: Settings, comm: Arc<dyn Communicator>) -> Trainer {
+    split_trainer(settings, comm, None)
+}
+
+/// The same with models that are split over ranks.
+pub fn split_trainer(
+    settings: Settings,
+    comm: Arc<dyn Communicator>,
+    parallel: Option<&Arc<Parallel>>,
+) -> Trainer {
     let algorithm = &settings.algorithm;
+    let scoring = |seed| part("llama", Extra::ValueHead { seed }, parallel);
     let roles = Roles {
         policy: match algorithm.loss {
-            LossType::RewardModel => scoring_model("llama", 1),
-            _ => model("llama"),
+            LossType::RewardModel => scoring(1),
+            _ => part("llama", Extra::None, parallel),
         },
-        reference: algorithm.has_reference().then(|| model("llama_tied")),
+        reference: algorithm.has_reference().then(|| part("llama_tied", Extra::None, parallel)),
         teacher: None,
-        critic: algorithm.has_critic().then(|| scoring_model("llama", 2)),
+        critic: algorithm.has_critic().then(|| scoring(2)),
     };
     Trainer::new(roles, comm, settings).unwrap()
 }
