@@ -355,7 +355,12 @@ fn world_that_does_not_fit_is_refused_once() {
         78,
         &["parallel.tp: expected a divisor of the model's 4 heads, got 3"],
     );
-    desk.fails("slime-train --dry-run --config run.toml --set parallel.ep=2", "", 78, &["the model has no experts"]);
+    desk.fails(
+        "slime-train --dry-run --config run.toml --set parallel.ep=2",
+        "",
+        78,
+        &["the model has no experts"],
+    );
 }
 
 /// Calls that write to the place that is put behind them.

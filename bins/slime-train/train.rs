@@ -80,7 +80,10 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
     }
     let mut trainer = load(config, comm)?;
     if args.follow.is_some() && config.parallel.is_split() {
-        return Err(Failure::new(78, "parallel: a run with checkpoints (--follow) needs tp, ep and etp of 1"));
+        return Err(Failure::new(
+            78,
+            "parallel: a run with checkpoints (--follow) needs tp, ep and etp of 1",
+        ));
     }
     if let Some(run) = &args.follow {
         let mut observer = Observer::new(run, config, comm.rank(), args.profile);
@@ -200,7 +203,8 @@ fn split_over(
     if !config.parallel.is_split() {
         return Ok(None);
     }
-    let [tp, ep, etp] = [config.parallel.tp, config.parallel.ep, config.parallel.etp].map(|axis| axis as usize);
+    let [tp, ep, etp] =
+        [config.parallel.tp, config.parallel.ep, config.parallel.etp].map(|axis| axis as usize);
     let mesh = Mesh::new(Layout { tp, dp, ep, etp, ..Layout::default() }, comm.size()).map_err(failure!())?;
     Ok(Some(Arc::new(Parallel::new(comm, mesh, device).map_err(failure!())?)))
 }

@@ -11,9 +11,9 @@ use crate::batch::Batch;
 use crate::data::{Data, Eval, Model};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
+use crate::parallel::Parallel;
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
-use crate::parallel::Parallel;
 use crate::train::Train;
 use crate::{check, unknown_key, warning};
 

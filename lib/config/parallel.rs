@@ -80,7 +80,9 @@ impl Parallel {
         let [tp, ep, etp] = [self.tp, self.ep, self.etp].map(|axis| axis as usize);
         if let Some(size) = size.filter(|size| tp * dp != *size) {
             let product = tp * dp;
-            return Some(format!("parallel: tp {tp} x dp {dp} = {product} ranks, but the launcher started {size} ranks"));
+            return Some(format!(
+                "parallel: tp {tp} x dp {dp} = {product} ranks, but the launcher started {size} ranks"
+            ));
         }
         let (num_q, num_kv) = (model.num_attention_heads, model.num_key_value_heads);
         let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate_size).filter(|width| *width > 0);
@@ -105,12 +107,16 @@ impl Parallel {
         }
         if etp > moe.intermediate_size {
             let width = moe.intermediate_size;
-            return Some(format!("parallel.etp: expected at most {width}, the width of an expert, got {etp}"));
+            return Some(format!(
+                "parallel.etp: expected at most {width}, the width of an expert, got {etp}"
+            ));
         }
         let product = tp * dp;
         let spread = etp * ep;
         (!product.is_multiple_of(spread)).then(|| {
-            format!("parallel: etp {etp} x ep {ep} = {spread} does not divide tp {tp} x dp {dp} = {product} ranks")
+            format!(
+                "parallel: etp {etp} x ep {ep} = {spread} does not divide tp {tp} x dp {dp} = {product} ranks"
+            )
         })
     }
 
@@ -131,7 +137,11 @@ impl Parallel {
         }
         fits.sort_by(|a, b| a.0.total_cmp(&b.0));
         let names: Vec<_> = fits.iter().take(NUM_NEAREST).map(|(_, layout)| layout.name(model)).collect();
-        if names.is_empty() { String::new() } else { format!("\nhint: {size} ranks fit as {}", names.join("; ")) }
+        if names.is_empty() {
+            String::new()
+        } else {
+            format!("\nhint: {size} ranks fit as {}", names.join("; "))
+        }
     }
 
     /// How many times larger or smaller the axes are, all together, as a logarithm.
@@ -186,7 +196,9 @@ mod tests {
 
     #[test]
     fn misfits_print_the_product_and_what_would_fit() {
-        let message = |parallel: Parallel, size, model: &HfConfig| parallel.data_parallel(size, model).unwrap_err().to_string();
+        let message = |parallel: Parallel, size, model: &HfConfig| {
+            parallel.data_parallel(size, model).unwrap_err().to_string()
+        };
         let dense = model("");
         assert_eq!(
             message(layout(2, 1, 1, Some(2)), 6, &dense),
@@ -197,9 +209,17 @@ mod tests {
             message(layout(3, 1, 1, None), 6, &dense),
             "parallel.tp: expected a divisor of the model's 8 heads, got 3\nhint: 6 ranks fit as tp 2 dp 3; tp 1 dp 6"
         );
-        assert!(message(layout(1, 2, 1, None), 2, &dense).starts_with("parallel.ep: the model has no experts"));
-        assert!(message(layout(1, 4, 1, None), 4, &moe()).starts_with("parallel.ep: expected a divisor of the model's 6"));
-        assert!(message(layout(2, 3, 1, None), 4, &moe()).starts_with("parallel: etp 1 x ep 3 = 3 does not divide tp 2"));
+        assert!(
+            message(layout(1, 2, 1, None), 2, &dense).starts_with("parallel.ep: the model has no experts")
+        );
+        assert!(
+            message(layout(1, 4, 1, None), 4, &moe())
+                .starts_with("parallel.ep: expected a divisor of the model's 6")
+        );
+        assert!(
+            message(layout(2, 3, 1, None), 4, &moe())
+                .starts_with("parallel: etp 1 x ep 3 = 3 does not divide tp 2")
+        );
         assert!(layout(1, 3, 1, Some(4)).check(&moe()).is_err());
     }
 }

@@ -7,9 +7,9 @@ use crate::data::{Data, DataSource, Eval, Model};
 use crate::error::Error;
 use crate::load::RunConfig;
 use crate::metrics::{Metrics, Warnings};
+use crate::parallel::Parallel;
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
-use crate::parallel::Parallel;
 use crate::train::Train;
 
 /// Names further apart than this share of the written name are not suggested.

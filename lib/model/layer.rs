@@ -1,7 +1,7 @@
 //! One decoder layer, composed once for every family.
 
 use slime_config::{HfConfig, QkNormScope};
-use slime_weights::{kv_heads, Place};
+use slime_weights::{Place, kv_heads};
 use tch::Tensor;
 
 use crate::mlp::Mlp;

@@ -120,7 +120,19 @@ impl Model {
             // The gather of the hidden states adds them up, row by row.
             sums_hidden_grad: false,
         });
-        Ok(Self { config, params, embed_vd, layers, final_norm_d, head, value_head, mtp, rope, sequence, shard })
+        Ok(Self {
+            config,
+            params,
+            embed_vd,
+            layers,
+            final_norm_d,
+            head,
+            value_head,
+            mtp,
+            rope,
+            sequence,
+            shard,
+        })
     }
 
     /// The architecture.
@@ -351,7 +363,13 @@ impl Model {
         shaping: &Shaping<'_>,
         slopes: &mut dyn FnMut(Rows<'_>) -> std::result::Result<Slopes, E>,
     ) -> std::result::Result<Fused, E> {
-        head_log_probs::fused(hidden_rd, self.head.weight(), targets_r, (shaping, self.shard.as_ref()), slopes)
+        head_log_probs::fused(
+            hidden_rd,
+            self.head.weight(),
+            targets_r,
+            (shaping, self.shard.as_ref()),
+            slopes,
+        )
     }
 
     /// The exact divergence `KL(self || reference)` `[r]` of the next token's distributions at `temperature`, of the hidden

@@ -52,8 +52,7 @@ impl Parallel {
 
     /// What of the model a rank of the world holds.
     pub fn place(&self, rank: usize) -> Place {
-        let share =
-            |axis| Share { rank: self.mesh.coordinate(axis, rank), size: self.mesh.axis_size(axis) };
+        let share = |axis| Share { rank: self.mesh.coordinate(axis, rank), size: self.mesh.axis_size(axis) };
         Place { tp: share(Axis::Tp), ep: share(Axis::Ep), etp: share(Axis::Etp) }
     }
 

@@ -63,7 +63,8 @@ impl<'a> WholeTensors<'a> {
     pub(crate) fn specs(&self) -> Vec<WholeSpec> {
         let of = |spec: &StorageSpec| {
             let kind = self.tensors.get(spec.name.as_str())?.kind();
-            let whole = |view: &ViewSpec| WholeSpec { name: view.name.clone(), shape: view.shape.clone(), kind };
+            let whole =
+                |view: &ViewSpec| WholeSpec { name: view.name.clone(), shape: view.shape.clone(), kind };
             Some(spec.views.iter().map(whole).collect::<Vec<_>>())
         };
         self.params.whole_specs().iter().filter_map(of).flatten().collect()
@@ -120,7 +121,8 @@ fn gathered(of: &Split, at: usize, view: &ViewSpec, tensor: &Tensor) -> Result<O
                 continue;
             }
             seen.push(own.part.clone());
-            let mine = || part(&held, own, tensor)?.f_to_device(Device::Cpu)?.f_contiguous().map_err(Error::from);
+            let mine =
+                || part(&held, own, tensor)?.f_to_device(Device::Cpu)?.f_contiguous().map_err(Error::from);
             match (&mut out, rank) {
                 (Some(out), 0) => put(out, &view.shape, &own.part, &mine()?)?,
                 (Some(out), rank) => {

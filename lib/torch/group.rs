@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::device_collectives;
 use crate::error::{Error, Result};
-use crate::floats::{bytes_of, bytes_mut};
+use crate::floats::{bytes_mut, bytes_of};
 
 /// A group of ranks that exchange tensors.
 #[derive(Clone)]
@@ -130,13 +130,7 @@ impl Group {
         let mut own = empty_rows(&host, counts[self.rank()])?;
         let elements: Vec<usize> = counts.iter().map(|rows| rows * width).collect();
         let dtype = dtype(&host)?;
-        self.comm.reduce_scatter_bytes(
-            bytes_of(&host)?,
-            &elements,
-            bytes_mut(&mut own)?,
-            dtype,
-            Op::Sum,
-        )?;
+        self.comm.reduce_scatter_bytes(bytes_of(&host)?, &elements, bytes_mut(&mut own)?, dtype, Op::Sum)?;
         own.f_to_device(x.device()).map_err(refused)
     }
 
@@ -158,6 +152,7 @@ impl Group {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
 fn refused(error: tch::TchError) -> Error {
     Error::Torch { operation: "rows of a group", message: error.to_string() }
 }

@@ -87,8 +87,7 @@ pub fn adamw_step(states: &[ParamState], adamw: &AdamW, step: u64, grad_scale: f
 pub fn reference(state: ParamState<'_>, adamw: &AdamW, step: u64, grad_scale: f64) -> Result<()> {
     let AdamW { lr, beta1, beta2, eps, weight_decay } = *adamw;
     let update = || {
-        let [mut first, mut second, mut param] =
-            [state.first, state.second, state.param].map(|tensor| tensor.detach());
+        let [mut first, mut second, mut param] = [state.first, state.second, state.param].map(Tensor::detach);
         let grad = state.grad.f_mul_scalar(grad_scale)?;
         let _ = first.f_mul_scalar_(beta1)?.f_add_(&grad.f_mul_scalar(1.0 - beta1)?)?;
         let _ = second.f_mul_scalar_(beta2)?.f_add_(&grad.f_square()?.f_mul_scalar(1.0 - beta2)?)?;

@@ -133,7 +133,8 @@ struct Sum {
 
 impl Sum {
     fn of(&self, x: &Tensor) -> Result<Tensor> {
-        let torch = |error: tch::TchError| Error::Torch { operation: "sum over ranks", message: error.to_string() };
+        let torch =
+            |error: tch::TchError| Error::Torch { operation: "sum over ranks", message: error.to_string() };
         let mut sum = x.f_detach_copy().and_then(|x| x.f_contiguous()).map_err(torch)?;
         self.group.all_reduce(&mut sum, Op::Sum).map(|()| sum)
     }
@@ -165,7 +166,11 @@ mod tests {
 
     /// On every rank `<grad_out, f(x)>` and `<grad_in, x>` of `f`, summed over the ranks: they are equal where the backward
     /// of the linear `f` is its adjoint.
-    fn is_adjoint(counts: &[usize], in_rows: impl Fn(usize) -> usize + Sync, f: impl Fn(&Tensor, &Group) -> Tensor + Sync) {
+    fn is_adjoint(
+        counts: &[usize],
+        in_rows: impl Fn(usize) -> usize + Sync,
+        f: impl Fn(&Tensor, &Group) -> Tensor + Sync,
+    ) {
         let sums = Threads::spawn(counts.len(), |comm| {
             let group = Group::new(Arc::new(comm), Device::Cpu).unwrap();
             let x = wave(in_rows(group.rank()), group.rank() as f64).set_requires_grad(true);
@@ -184,13 +189,21 @@ mod tests {
     fn backward_is_the_adjoint_also_on_ranks_without_rows() {
         for counts in [vec![2], vec![2, 1], vec![1, 0, 4]] {
             let (all, own): (usize, &Vec<usize>) = (counts.iter().sum(), &counts);
-            is_adjoint(own, |rank| own[rank], |x, group| gather_rows(x, group, own.clone(), Readers::Part).unwrap());
+            is_adjoint(
+                own,
+                |rank| own[rank],
+                |x, group| gather_rows(x, group, own.clone(), Readers::Part).unwrap(),
+            );
             is_adjoint(own, |_| all, |x, group| sum_and_scatter_rows(x, group, own.clone()).unwrap());
             is_adjoint(own, |_| all, |x, group| sum_over_ranks(x, group).unwrap());
-            is_adjoint(own, |_| all, |x, group| {
-                let received = vec![own[group.rank()]; own.len()];
-                exchange_rows(x, group, own.clone(), received).unwrap()
-            });
+            is_adjoint(
+                own,
+                |_| all,
+                |x, group| {
+                    let received = vec![own[group.rank()]; own.len()];
+                    exchange_rows(x, group, own.clone(), received).unwrap()
+                },
+            );
         }
     }
 

@@ -68,7 +68,9 @@ impl GradientGroups {
     fn sum_copies(&self, spec: &StorageSpec, grad: &Tensor) -> Result<()> {
         // Neighbouring views that as many ranks hold are one message.
         for views in spec.views.chunk_by(|a, b| a.copies == b.copies) {
-            let (Some(first), Some(group)) = (views.first(), self.copies.get(&views[0].copies)) else { continue };
+            let (Some(first), Some(group)) = (views.first(), self.copies.get(&views[0].copies)) else {
+                continue;
+            };
             let rows: usize = views.iter().map(|view| spec.num_rows(view)).sum();
             let mut part = grad.f_narrow(0, first.offset_rows as i64, rows as i64)?;
             group.all_reduce(&mut part, Op::Sum)?;
@@ -110,8 +112,12 @@ fn copies(
     params: &ParamStore,
     parallel: &Parallel,
 ) -> Result<BTreeMap<usize, Group>> {
-    let sizes: BTreeSet<usize> =
-        params.trained().flat_map(|(spec, _)| &spec.views).map(|view| view.copies).filter(|n| *n > 1).collect();
+    let sizes: BTreeSet<usize> = params
+        .trained()
+        .flat_map(|(spec, _)| &spec.views)
+        .map(|view| view.copies)
+        .filter(|n| *n > 1)
+        .collect();
     let group = |size: usize| {
         let first = world.rank() - parallel.mesh().coordinate(Axis::Tp, world.rank()) % size;
         let comm = world.split(first as u32, world.rank() as u32)?;

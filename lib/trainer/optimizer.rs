@@ -42,10 +42,8 @@ impl Optimizer {
     /// Another dtype, or no room.
     pub fn new(params: &ParamStore) -> Result<Self> {
         params.set_requires_grad(true);
-        let states = params
-            .trained()
-            .map(|(spec, param)| State::new(spec, param))
-            .collect::<Result<Vec<_>>>()?;
+        let states =
+            params.trained().map(|(spec, param)| State::new(spec, param)).collect::<Result<Vec<_>>>()?;
         Ok(Self { states, step: 0 })
     }
 
@@ -184,7 +182,8 @@ impl Optimizer {
         }
         tch::no_grad(|| {
             target.f_copy_(&Tensor::f_from_slice(values)?.f_view(target.size().as_slice())?)?;
-            if let Some(state) = self.states.iter_mut().find(|state| name == format!("master/{}", state.spec.name))
+            if let Some(state) =
+                self.states.iter_mut().find(|state| name == format!("master/{}", state.spec.name))
             {
                 state.param.f_copy_(&state.master)?;
             }

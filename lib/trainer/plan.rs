@@ -198,7 +198,9 @@ impl Trainer {
             .collect();
         if self.is_in_step {
             let most = ranks.iter().map(Vec::len).max().unwrap_or(0);
-            ranks.iter_mut().for_each(|batches| batches.resize_with(most, MicroBatch::idle));
+            for batches in &mut ranks {
+                batches.resize_with(most, MicroBatch::idle);
+            }
         }
         let batches = ranks
             .swap_remove(self.dp.rank())

@@ -162,7 +162,8 @@ impl Trainer {
         let began = Instant::now();
         let mut plans = self.plan(scored)?;
         let batches = || plans.iter().flat_map(|plan| &plan.batches);
-        self.report.forward_flops = batches().map(|b| forward_flops(self.policy().config(), &b.batch)).sum();
+        let flops: f64 = batches().map(|b| forward_flops(self.policy().config(), &b.batch)).sum();
+        self.report.forward_flops = flops / self.policy().params().place().tp.size as f64;
         self.report.data_preprocess = self.observation.phase("data_preprocess", began);
         self.fix_log_probs(&mut plans)?;
         self.fix_values(&mut plans)?;

@@ -97,14 +97,16 @@ pub fn split(spec: StorageSpec, config: &HfConfig, place: Place) -> StorageSpec 
         "experts_gate_up" => {
             let num = config.moe.as_ref().map_or(1, |moe| moe.num_experts);
             let (of_one, width) = (rows / num, etp.of(rows / num / 2));
-            let of_expert = |e: usize| [e * of_one, e * of_one + of_one / 2].map(|start| after(start, &width));
+            let of_expert =
+                |e: usize| [e * of_one, e * of_one + of_one / 2].map(|start| after(start, &width));
             let kept: Vec<_> = ep.of(num).flat_map(of_expert).collect();
             spec.keep_rows(&kept)
         }
         "experts_down" => {
             let num = config.moe.as_ref().map_or(1, |moe| moe.num_experts);
             let (own, width) = (ep.of(num), etp.of(spec.row_len()));
-            spec.keep_rows(&[own.start * (rows / num)..own.end * (rows / num)]).keep_columns(&width)
+            let kept: Vec<_> = own.map(|e| e * (rows / num)..(e + 1) * (rows / num)).collect();
+            spec.keep_rows(&kept).keep_columns(&width)
         }
         _ => {
             let copies = vec![tp.size; spec.views.len()];
@@ -203,7 +205,10 @@ mod tests {
     }
 
     /// How often each element of each tensor is held by the ranks.
-    fn times_held(places: &[Place], of: impl Fn(&StorageSpec) -> &[ViewSpec]) -> BTreeMap<String, Vec<usize>> {
+    fn times_held(
+        places: &[Place],
+        of: impl Fn(&StorageSpec) -> &[ViewSpec],
+    ) -> BTreeMap<String, Vec<usize>> {
         let config = config();
         let mut held = BTreeMap::new();
         for place in places {
@@ -213,9 +218,8 @@ mod tests {
                 for view in of(&spec) {
                     assert_eq!(view.offset_rows, next, "{}: views follow each other", spec.name);
                     next += spec.num_rows(view);
-                    let counts: &mut Vec<usize> = held
-                        .entry(view.name.clone())
-                        .or_insert_with(|| vec![0; view.shape.iter().product()]);
+                    let counts: &mut Vec<usize> =
+                        held.entry(view.name.clone()).or_insert_with(|| vec![0; view.shape.iter().product()]);
                     for run in view.part.runs(&TensorBox::whole(&view.shape)) {
                         counts[run.to..run.to + run.len].iter_mut().for_each(|count| *count += 1);
                     }
@@ -239,7 +243,10 @@ mod tests {
                     _ if name.contains("norm") || name.contains("mlp.gate.") => num,
                     _ => num / tp,
                 };
-                assert!(counts.iter().all(|count| *count == expected), "{name} at {tp}, {ep}, {etp}: {counts:?}");
+                assert!(
+                    counts.iter().all(|count| *count == expected),
+                    "{name} at {tp}, {ep}, {etp}: {counts:?}"
+                );
             }
             for (name, counts) in times_held(&places, |spec| &spec.fused) {
                 assert!(counts.iter().all(|count| *count == num / (ep * etp)), "{name} at {tp}, {ep}, {etp}");

@@ -18,9 +18,9 @@ fn pass(model: &Model) -> [Tensor; 2] {
     [model.logits(&hidden_td).unwrap(), log_probs]
 }
 
-fn rank(name: &str, comm: Arc<dyn Communicator>, layout: Layout) -> ([Tensor; 2], Vec<(String, Tensor)>) {
+fn rank(name: &str, comm: &Arc<dyn Communicator>, layout: Layout) -> ([Tensor; 2], Vec<(String, Tensor)>) {
     let mesh = Mesh::new(layout, layout.tp * layout.dp).unwrap();
-    let parallel = Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap());
+    let parallel = Arc::new(Parallel::new(comm, mesh, Device::Cpu).unwrap());
     let model = Model::load_part(fixture(name), (Kind::Double, Device::Cpu), Extra::None, Some(parallel));
     let model = model.unwrap();
     let by_storage = model.params().by_storage();
@@ -42,7 +42,11 @@ fn split_families_give_the_tensors_and_numbers_of_one_rank() {
         }
         for layout in layouts {
             let size = layout.tp * layout.dp;
-            let ranks = Threads::spawn(size, |comm| rank(name, Arc::new(comm), layout)).unwrap();
+            let ranks = Threads::spawn(size, |comm| {
+                let comm: Arc<dyn Communicator> = Arc::new(comm);
+                rank(name, &comm, layout)
+            })
+            .unwrap();
             let parts: Vec<&Tensor> = ranks[..layout.tp].iter().map(|rank| &rank.0[0]).collect();
             let diff = max_diff(&Tensor::cat(&parts, 1), &logits);
             assert!(diff < 1e-12, "{name}, {layout:?}: logits differ by {diff}");

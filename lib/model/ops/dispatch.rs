@@ -30,10 +30,9 @@ impl Dispatch {
     /// Of a layer with `num_experts` experts over all ranks.
     pub fn new(parallel: Option<&Parallel>, num_experts: usize) -> Self {
         let is_split = |parallel: &&Parallel| parallel.ep.size() * parallel.etp.size() > 1;
-        let groups = parallel.filter(is_split).map(|parallel| Groups {
-            ep: parallel.ep.clone(),
-            etp: parallel.etp.clone(),
-        });
+        let groups = parallel
+            .filter(is_split)
+            .map(|parallel| Groups { ep: parallel.ep.clone(), etp: parallel.etp.clone() });
         Self { groups, num_experts }
     }
 
@@ -110,7 +109,8 @@ impl Trip {
         let mut came = vec![0u64; counts.len()];
         let each = vec![own; ep.size()];
         ep.comm().all_to_all_v(&sent, &each, &mut came, &each)?;
-        let per_rank = |counts: &[u64]| counts.chunks(own).map(|of| of.iter().sum::<u64>() as usize).collect();
+        let per_rank =
+            |counts: &[u64]| counts.chunks(own).map(|of| of.iter().sum::<u64>() as usize).collect();
         let experts = came.iter().enumerate();
         let experts = experts.flat_map(|(at, count)| vec![(at % own) as i64; *count as usize]).collect();
         Ok(Self { sent: per_rank(&sent), received: per_rank(&came), experts })

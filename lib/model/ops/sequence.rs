@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use slime_torch::split_rows::{Readers, gather_rows, sum_and_scatter_rows};
 use slime_torch::Group;
+use slime_torch::split_rows::{Readers, gather_rows, sum_and_scatter_rows};
 use slime_weights::Share;
 use tch::Tensor;
 

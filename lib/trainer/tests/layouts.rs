@@ -1,6 +1,6 @@
 //! A model that is split over ranks trains as on one: loss, every gradient and the weights after three optimizer steps, in
 //! f64, with ranks as threads.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod tiny;
 
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use slime_comm::{Communicator, Layout, Mesh, Single, Threads};
-use slime_model::{Extra, Model, Parallel};
 use slime_config::{RoutingReplay, TensorBox};
+use slime_model::{Extra, Model, Parallel};
 use slime_trainer::{Scored, Settings, Trainer};
 use tch::{Device, Kind, Tensor};
 use tiny::{rollout, settings};
@@ -207,7 +207,8 @@ fn compare((name, extra): (&str, Extra), settings: &Settings, scored: &[Scored],
     let mesh = Mesh::new(layout, layout.tp * layout.dp).unwrap();
     let alone = run_as(model, settings, scored, Arc::new(Single), None);
     let ranks =
-        Threads::spawn(mesh.size(), |comm| run_as(model, settings, scored, Arc::new(comm), Some(mesh))).unwrap();
+        Threads::spawn(mesh.size(), |comm| run_as(model, settings, scored, Arc::new(comm), Some(mesh)))
+            .unwrap();
     numbers_apart(&ranks[0].losses, &alone.losses, "loss");
     apart(&ranks[0].grads, &alone.grads, "gradient");
     apart(&ranks[0].weights, &alone.weights, "weights");
@@ -267,8 +268,7 @@ fn ranks_hold_a_part_of_the_model() {
     let parts = Threads::spawn(4, |comm| {
         let comm: Arc<dyn Communicator> = Arc::new(comm);
         let parallel = Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap());
-        let model =
-            Model::load_part(&dir, (Kind::Float, Device::Cpu), Extra::None, Some(parallel)).unwrap();
+        let model = Model::load_part(&dir, (Kind::Float, Device::Cpu), Extra::None, Some(parallel)).unwrap();
         model.params().num_parameters()
     })
     .unwrap();

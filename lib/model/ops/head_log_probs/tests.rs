@@ -360,8 +360,7 @@ fn what_does_not_fit_is_an_error_that_says_so() {
     let kept = KeptIds::new(vec![0, 1], vec![3], vec![true]).unwrap();
     let shaping = Shaping { kept: Some(&kept), ..plain };
     assert_eq!(message(train(&hidden, &weight, &targets(), &shaping)), "rows of kept ids: expected 7, got 1");
-    let shard =
-        Shard { start: 1, vocab: VOCAB, group: group(slime_comm::Single), sums_hidden_grad: true };
+    let shard = Shard { start: 1, vocab: VOCAB, group: group(slime_comm::Single), sums_hidden_grad: true };
     let beyond = message(train_sharded(&hidden, &weight, &targets(), &plain, &shard));
     assert_eq!(beyond, "rows of a shard of the head: expected within 0 to 150, got 1 to 151");
     let head = |hidden_rd, weight_vd| kl::Head { hidden_rd, weight_vd };

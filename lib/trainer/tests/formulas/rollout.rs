@@ -25,10 +25,6 @@ pub fn model(name: &str) -> Model {
     Model::load(dir(name), Kind::Float, Device::Cpu).unwrap()
 }
 
-pub fn scoring_model(name: &str, seed: u64) -> Model {
-    Model::load_with_value_head(dir(name), Kind::Float, Device::Cpu, seed).unwrap()
-}
-
 fn part(name: &str, extra: Extra, parallel: Option<&Arc<Parallel>>) -> Model {
     Model::load_part(dir(name), (Kind::Float, Device::Cpu), extra, parallel.cloned()).unwrap()
 }
