@@ -104,19 +104,7 @@ fn training(config: &RunConfig) -> Result<()> {
     if train.min_lr > train.lr {
         return Err(Error::value("train.min_lr", &format!("at most train.lr {}", train.lr), train.min_lr));
     }
-    let parallel = &config.parallel;
-    let axes = [
-        ("tp", Some(parallel.tp)),
-        ("ep", Some(parallel.ep)),
-        ("etp", Some(parallel.etp)),
-        ("dp", parallel.dp),
-    ];
-    for (axis, size) in axes {
-        if let Some(size) = size {
-            at_least_one(&format!("parallel.{axis}"), u64::from(size))?;
-        }
-    }
-    Ok(())
+    config.parallel.check_sizes()
 }
 
 fn sources(config: &RunConfig) -> Result<()> {

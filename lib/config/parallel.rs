@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::at_least_one;
 use crate::{Error, HfConfig, Result};
 
 /// Layouts that an error names.
@@ -30,6 +31,13 @@ impl Default for Parallel {
 }
 
 impl Parallel {
+    /// Checks each axis by itself.
+    pub(crate) fn check_sizes(&self) -> Result<()> {
+        let axes = [("tp", Some(self.tp)), ("ep", Some(self.ep)), ("etp", Some(self.etp)), ("dp", self.dp)];
+        let mut given = axes.into_iter().filter_map(|(axis, size)| Some((axis, size?)));
+        given.try_for_each(|(axis, size)| at_least_one(&format!("parallel.{axis}"), u64::from(size)))
+    }
+
     /// Whether a model is split over several ranks.
     pub fn is_split(&self) -> bool {
         self.tp > 1 || self.ep > 1 || self.etp > 1
@@ -166,7 +174,7 @@ mod tests {
 
     fn model(experts: &str) -> HfConfig {
         let text = format!(
-            r#"{{"model_type":"qwen3{}","hidden_size":8,"intermediate_size":12,"num_hidden_layers":2,"num_attention_heads":8,
+            r#"{{"model_type":"qwen3{}","hidden_size":16,"intermediate_size":12,"num_hidden_layers":2,"num_attention_heads":8,
             "num_key_value_heads":2,"vocab_size":10{experts}}}"#,
             if experts.is_empty() { "" } else { "_moe" }
         );

@@ -1,11 +1,7 @@
 //! A decoder: embedding, layers, final norm and output head. Suffixes: t tokens, d hidden size, r rows, v vocabulary.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use slime_config::HfConfig;
-use slime_weights::WeightDir;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use crate::mtp::Mtp;
 use crate::ops::add_norm::add_norm;
@@ -13,21 +9,7 @@ use crate::ops::head_log_probs::{Fused, Rows, Shaping, Shard, Slopes, kl};
 use crate::ops::linear::Linear;
 use crate::ops::sequence::Sequence;
 use crate::ops::{embed, head_log_probs};
-use crate::{Context, Error, Layer, Parallel, ParamStore, Result, Rope, Workspace};
-
-/// What a model has beside its layers and its head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extra {
-    /// Nothing.
-    None,
-    /// A head that gives each hidden state one number; what the directory does not hold of it is drawn from `seed`.
-    ValueHead {
-        /// The seed.
-        seed: u64,
-    },
-    /// The layer that predicts the token after the next one.
-    Mtp,
-}
+use crate::{Context, Error, Layer, ParamStore, Result, Rope, Workspace};
 
 /// A model with its parameters; of a split model a rank's part of them, with the ranks it computes with.
 #[derive(Debug)]
@@ -47,56 +29,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads `config.json` and the safetensors of `dir`, casting parameters to `kind` on `device`.
-    ///
-    /// # Errors
-    /// The directory is not a model of a known family, or libtorch has no room.
-    pub fn load(dir: impl AsRef<Path>, kind: Kind, device: Device) -> Result<Self> {
-        Self::load_part(dir, (kind, device), Extra::None, None)
-    }
-
-    /// The same of the part that this rank of `parallel` holds, with what `extra` says. Collective in so far as its passes
-    /// are: all ranks of `parallel` make them together.
-    ///
-    /// # Errors
-    /// As [`Self::load`], and a model of which it is not known how to compute what `extra` says.
-    pub fn load_part(
-        dir: impl AsRef<Path>,
-        (kind, device): (Kind, Device),
-        extra: Extra,
-        parallel: Option<Arc<Parallel>>,
-    ) -> Result<Self> {
-        let (config, weights) = (HfConfig::load(&dir)?, WeightDir::open(&dir)?);
-        let mut params = ParamStore::load_part(&weights, &config, (kind, device), parallel)?;
-        match extra {
-            Extra::None => {}
-            Extra::ValueHead { seed } => params.add_value_head(&weights, &config, seed)?,
-            Extra::Mtp => params.add_mtp(&weights, &config)?,
-        }
-        Self::new(config, params)
-    }
-
-    /// The same with a head that gives each hidden state one number; a head that `dir` does not hold is drawn from `seed`.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub fn load_with_value_head(
-        dir: impl AsRef<Path>,
-        kind: Kind,
-        device: Device,
-        seed: u64,
-    ) -> Result<Self> {
-        Self::load_part(dir, (kind, device), Extra::ValueHead { seed }, None)
-    }
-
-    /// The same with the layer that predicts the token after the next one.
-    ///
-    /// # Errors
-    /// As [`Self::load`], and a model of which it is not known how to compute such a layer.
-    pub fn load_with_mtp(dir: impl AsRef<Path>, kind: Kind, device: Device) -> Result<Self> {
-        Self::load_part(dir, (kind, device), Extra::Mtp, None)
-    }
-
     /// A model over parameters that were already read.
     ///
     /// # Errors
