@@ -328,7 +328,7 @@ fn world_that_does_not_fit_is_refused_once() {
             3,
             format!("{TRAIN} samples.jsonl --set parallel.dp=2"),
             78,
-            &["tp 1 x dp 2 = 2 ranks", "started 3 ranks", "3 ranks fit as tp 1 dp 3"],
+            &["tp 1 x dp 2 = 2 ranks, but the launcher started 3 ranks", "3 ranks fit as tp 1 dp 3"],
         ),
         (2, format!("{TRAIN} samples.jsonl --set train.lrr=1"), 78, &["train.lrr", "did you mean train.lr?"]),
         (
@@ -347,7 +347,7 @@ fn world_that_does_not_fit_is_refused_once() {
         &format!("{TRAIN} samples.jsonl --set parallel.dp=2"),
         "",
         78,
-        &["started 1 ranks", "mpirun -n 2"],
+        &["started 1 rank", "mpirun -n 2"],
     );
     desk.fails(
         &format!("{TRAIN} samples.jsonl --set parallel.tp=3"),

@@ -52,14 +52,11 @@ impl Parallel {
         match self.misfit(dp, Some(size), model) {
             None => Ok(dp),
             Some(problem) => {
-                let nearest = self.nearest(size, model);
                 let wanted = self.tp as usize * dp;
-                let launch = if wanted == size || self.misfit(dp, None, model).is_some() {
-                    String::new()
-                } else {
-                    format!("\nhint: mpirun -n {wanted} starts that many")
-                };
-                Err(Error::Conflict(format!("{problem}{launch}{nearest}")))
+                let fits = wanted != size && self.misfit(dp, None, model).is_none();
+                let launch = fits.then(|| format!("mpirun -n {wanted} starts that many"));
+                let hints: Vec<_> = launch.into_iter().chain(self.nearest(size, model)).collect();
+                Err(refused(&problem, &hints))
             }
         }
     }
@@ -71,14 +68,17 @@ impl Parallel {
     pub fn check(&self, model: &HfConfig) -> Result<()> {
         let dp = match self.dp {
             Some(dp) => dp as usize,
-            // The fewest that hold all experts.
-            None => (self.ep * self.etp).div_ceil(self.tp) as usize,
+            // The fewest that the experts can be on.
+            None => {
+                let spread = self.ep * self.etp;
+                (1..=spread).find(|dp| (self.tp * dp).is_multiple_of(spread)).unwrap_or(1) as usize
+            }
         };
         match self.misfit(dp, None, model) {
             None => Ok(()),
             Some(problem) => {
-                let size = self.tp as usize * dp;
-                Err(Error::Conflict(format!("{problem}{}", self.nearest(size, model))))
+                let nearest = self.nearest(self.tp as usize * dp, model);
+                Err(refused(&problem, nearest.as_slice()))
             }
         }
     }
@@ -89,7 +89,9 @@ impl Parallel {
         if let Some(size) = size.filter(|size| tp * dp != *size) {
             let product = tp * dp;
             return Some(format!(
-                "parallel: tp {tp} x dp {dp} = {product} ranks, but the launcher started {size} ranks"
+                "parallel: tp {tp} x dp {dp} = {}, but the launcher started {}",
+                ranks(product),
+                ranks(size)
             ));
         }
         let (num_q, num_kv) = (model.num_attention_heads, model.num_key_value_heads);
@@ -128,8 +130,8 @@ impl Parallel {
         })
     }
 
-    /// A hint with the layouts of `size` ranks that fit and differ least.
-    fn nearest(&self, size: usize, model: &HfConfig) -> String {
+    /// The layouts of `size` ranks that fit and differ least, as a hint.
+    fn nearest(&self, size: usize, model: &HfConfig) -> Option<String> {
         let divisors: Vec<u32> = (1..=size as u32).filter(|n| size.is_multiple_of(*n as usize)).collect();
         let mut fits = Vec::new();
         for &tp in &divisors {
@@ -145,11 +147,7 @@ impl Parallel {
         }
         fits.sort_by(|a, b| a.0.total_cmp(&b.0));
         let names: Vec<_> = fits.iter().take(NUM_NEAREST).map(|(_, layout)| layout.name(model)).collect();
-        if names.is_empty() {
-            String::new()
-        } else {
-            format!("\nhint: {size} ranks fit as {}", names.join("; "))
-        }
+        (!names.is_empty()).then(|| format!("{} fit as {}", ranks(size), names.join("; ")))
     }
 
     /// How many times larger or smaller the axes are, all together, as a logarithm.
@@ -166,6 +164,15 @@ impl Parallel {
             None => format!("tp {} dp {dp}", self.tp),
         }
     }
+}
+
+fn refused(problem: &str, hints: &[String]) -> Error {
+    let hint = if hints.is_empty() { String::new() } else { format!("\nhint: {}", hints.join("; or ")) };
+    Error::Conflict(format!("{problem}{hint}"))
+}
+
+fn ranks(num: usize) -> String {
+    if num == 1 { "1 rank".to_owned() } else { format!("{num} ranks") }
 }
 
 #[cfg(test)]
@@ -196,6 +203,7 @@ mod tests {
             (layout(4, 1, 1, None), 8, 2),
             (layout(8, 2, 2, None), 8, 1),
             (layout(2, 6, 1, Some(3)), 6, 3),
+            (layout(4, 6, 1, None), 12, 3),
         ] {
             assert_eq!(parallel.data_parallel(size, &moe()).unwrap(), dp);
             parallel.check(&moe()).unwrap();
@@ -211,7 +219,7 @@ mod tests {
         assert_eq!(
             message(layout(2, 1, 1, Some(2)), 6, &dense),
             "parallel: tp 2 x dp 2 = 4 ranks, but the launcher started 6 ranks\n\
-             hint: mpirun -n 4 starts that many\nhint: 6 ranks fit as tp 2 dp 3; tp 1 dp 6"
+             hint: mpirun -n 4 starts that many; or 6 ranks fit as tp 2 dp 3; tp 1 dp 6"
         );
         assert_eq!(
             message(layout(3, 1, 1, None), 6, &dense),
