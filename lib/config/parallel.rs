@@ -66,14 +66,10 @@ impl Parallel {
     /// # Errors
     /// As [`Self::data_parallel`].
     pub fn check(&self, model: &HfConfig) -> Result<()> {
-        let dp = match self.dp {
-            Some(dp) => dp as usize,
-            // The fewest that the experts can be on.
-            None => {
-                let spread = self.ep * self.etp;
-                (1..=spread).find(|dp| (self.tp * dp).is_multiple_of(spread)).unwrap_or(1) as usize
-            }
-        };
+        // The fewest that the experts can be on, where none are given.
+        let spread = self.ep * self.etp;
+        let fewest = || (1..=spread).find(|dp| (self.tp * dp).is_multiple_of(spread)).unwrap_or(1);
+        let dp = self.dp.unwrap_or_else(fewest) as usize;
         match self.misfit(dp, None, model) {
             None => Ok(()),
             Some(problem) => {
