@@ -59,6 +59,20 @@ pub fn bytes_of(tensor: &Tensor) -> Result<&[u8]> {
     Ok(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), len) })
 }
 
+/// The bytes of a contiguous tensor on the CPU, of any dtype, to be changed in place; other handles of it as for
+/// [`floats_mut`].
+///
+/// # Errors
+/// Another device or layout.
+pub fn bytes_mut(tensor: &mut Tensor) -> Result<&mut [u8]> {
+    let len = bytes_of(tensor)?.len();
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: `bytes_of` checked device, layout and size; the exclusive borrow keeps other views away.
+    Ok(unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), len) })
+}
+
 /// Rows of f32 that follow each other at a fixed distance.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
@@ -133,6 +147,8 @@ mod tests {
         floats_mut(&mut tensor).unwrap()[1] = 5.0;
         assert_eq!(Vec::<f32>::try_from(&tensor).unwrap(), [1.0, 5.0]);
         assert_eq!(bytes_of(&tensor).unwrap()[4..], 5.0f32.to_le_bytes());
+        bytes_mut(&mut tensor).unwrap()[4..].copy_from_slice(&7.0f32.to_le_bytes());
+        assert_eq!(Vec::<f32>::try_from(&tensor).unwrap(), [1.0, 7.0]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod wait_policy;
 pub use backward::{backward_with, no_grad};
 pub use custom_function::{CustomFunction, Forward, custom_function};
 pub use error::{Error, Result};
-pub use floats::{Rows, bytes_of, floats, floats_mut, rows_of};
+pub use floats::{Rows, bytes_mut, bytes_of, floats, floats_mut, rows_of};
 pub use multi_tensor::{AdamW, ParamState, adamw_step, clip_coefficient, global_norm};
 pub use packed_linear::PackedLinear;
 pub use stream::{EnteredStream, Stream};

@@ -55,7 +55,7 @@ impl Trainer {
         }
         let lr = learning_rate(&train, step, num_steps);
         let began = Instant::now();
-        let grads = critic.optimizer.reduce_grads(&*self.comm, self.nccl.as_ref())?;
+        let grads = critic.optimizer.reduce_grads()?;
         if self.comm.size() > 1 {
             self.observation.catch_up();
             self.report.collectives += began.elapsed();

@@ -46,7 +46,7 @@ impl Trainer {
             self.observation.catch_up();
         }
         let began = Instant::now();
-        let grads = self.actor.optimizer.reduce_grads(&*self.comm, self.nccl.as_ref())?;
+        let grads = self.actor.optimizer.reduce_grads()?;
         self.waited(began);
         self.observation.detail("reduce_grads", began, 0);
         inspect(metrics, &grads)?;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use slime_comm::{Communicator, Nccl};
+use slime_comm::Communicator;
 use slime_config::{LossType, Moe, RoutingReplay};
 use slime_model::Model;
-use tch::{Device, Tensor};
+use tch::Device;
 
 use crate::flops::forward_flops;
+use crate::optimizer::{Gradients, Group};
 use crate::plan::Plan;
 use crate::{Error, Observation, Optimizer, Report, Result, Scored, Settings, StepMetrics};
 
@@ -45,8 +46,6 @@ pub struct Trainer {
     pub(crate) reference: Option<Model>,
     pub(crate) teacher: Option<Model>,
     pub(crate) comm: Arc<dyn Communicator>,
-    /// Where every rank has a GPU of its own.
-    pub(crate) nccl: Option<Nccl>,
     pub(crate) settings: Settings,
     pub(crate) observation: Observation,
     pub(crate) report: Report,
@@ -54,8 +53,8 @@ pub struct Trainer {
     pub(crate) num_rollouts: u64,
 }
 
-/// A look at an optimizer step before its update: its numbers and the reduced gradients by storage.
-pub(crate) type Inspect<'a> = dyn FnMut(&StepMetrics, &[(String, Tensor)]) -> Result<()> + 'a;
+/// A look at an optimizer step before its update: its numbers and the reduced gradients.
+pub(crate) type Inspect<'a> = dyn FnMut(&StepMetrics, &Gradients) -> Result<()> + 'a;
 
 impl Trainer {
     /// A trainer with fresh moments.
@@ -79,12 +78,9 @@ impl Trainer {
         if algorithm.routing_replay != RoutingReplay::None && policy.config().moe.is_none() {
             tracing::warn!("algorithm.routing_replay has no effect: the model has no experts");
         }
-        let nccl = match policy.params().device() {
-            Device::Cuda(device) if comm.size() > 1 => Nccl::meet(&*comm, device)?,
-            _ => None,
-        };
+        let group = Group::meet(comm.clone(), policy.params().device())?;
         let trained = |model: Model| {
-            let optimizer = Optimizer::new(model.params())?;
+            let optimizer = Optimizer::new(model.params(), group.clone())?;
             Ok::<_, Error>(Trained { model, optimizer })
         };
         let (actor, critic) = (trained(policy)?, critic.map(trained).transpose()?);
@@ -95,7 +91,6 @@ impl Trainer {
             reference,
             teacher,
             comm,
-            nccl,
             settings,
             observation,
             report,
@@ -137,15 +132,15 @@ impl Trainer {
         self.train_rollout_with(scored, |_, _| Ok(()))
     }
 
-    /// The same; `inspect` sees the metrics and the reduced gradients (by storage, before clipping) of every
-    /// optimizer step of the policy before its update.
+    /// The same; `inspect` sees the metrics and the reduced gradients (before clipping) of every optimizer step of the
+    /// policy before its update, on every rank.
     ///
     /// # Errors
     /// As [`Self::train_rollout`], and those of `inspect`.
     pub fn train_rollout_with(
         &mut self,
         scored: &[Scored],
-        mut inspect: impl FnMut(&StepMetrics, &[(String, Tensor)]) -> Result<()>,
+        mut inspect: impl FnMut(&StepMetrics, &Gradients) -> Result<()>,
     ) -> Result<Vec<StepMetrics>> {
         self.report = Report::default();
         let began = Instant::now();

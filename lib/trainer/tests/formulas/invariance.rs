@@ -17,7 +17,7 @@ fn run(settings: Settings, scored: &[Scored], comm: Arc<dyn Communicator>) -> Ou
     let steps = trainer
         .train_rollout_with(scored, |_, reduced| {
             if grads.is_empty() {
-                grads = reduced.iter().map(|(_, grad)| grad.copy()).collect();
+                grads = reduced.whole()?.into_iter().map(|(_, grad)| grad).collect();
             }
             Ok(())
         })
