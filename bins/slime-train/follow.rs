@@ -125,8 +125,8 @@ fn lead(run: &Path, config: &RunConfig, start: Start, crew: &mut Crew<'_>) -> Re
     if !start.takeover {
         refuse_second(&mut store, paths::TRAINER, Duration::from_millis(BEAT_MS)).map_err(failure!())?;
     }
-    let mut machine =
-        slime_exchange::Trainer::start(&mut store, machine_config(config, start.resume)?).map_err(failure!())?;
+    let mut machine = slime_exchange::Trainer::start(&mut store, machine_config(config, start.resume)?)
+        .map_err(failure!())?;
     let num_steps = config.num_steps(None).map_err(failure!())?;
     tracing::info!("epoch {}, continuing at version {} of {num_steps}", machine.epoch(), machine.version());
     crew.give(Work::Begin { epoch: machine.epoch() })?;

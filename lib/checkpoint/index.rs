@@ -109,9 +109,9 @@ impl Index {
             }
             for (bounds, ranges) in &mut boxes {
                 ranges.sort_by_key(|range| (range.start, range.end));
-                let covered = ranges.iter().fold(0, |next, range| {
-                    if range.start > next { next } else { next.max(range.end) }
-                });
+                let covered = ranges
+                    .iter()
+                    .fold(0, |next, range| if range.start > next { next } else { next.max(range.end) });
                 let total = bounds.num_elements();
                 if covered != total {
                     let of = if total == info.num_elements() {
@@ -123,7 +123,8 @@ impl Index {
                 }
             }
             let boxes: Vec<&TensorBox> = boxes.into_keys().collect();
-            let meet = |(at, one): (usize, &&TensorBox)| boxes[at + 1..].iter().any(|o| one.intersect(o).is_some());
+            let meet =
+                |(at, one): (usize, &&TensorBox)| boxes[at + 1..].iter().any(|o| one.intersect(o).is_some());
             let num_held: usize = boxes.iter().map(|bounds| bounds.num_elements()).sum();
             if num_held != info.num_elements() || boxes.iter().enumerate().any(meet) {
                 return wrong(format!(

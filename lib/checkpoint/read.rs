@@ -91,7 +91,10 @@ impl Checkpoint {
             let info = self.tensor(&part.tensor)?;
             let wrong = |reason: String| Err(Error::Shard { name: part.tensor.clone(), reason });
             if part.shape != info.shape {
-                return wrong(format!("expected shape {:?}, the checkpoint has {:?}", part.shape, info.shape));
+                return wrong(format!(
+                    "expected shape {:?}, the checkpoint has {:?}",
+                    part.shape, info.shape
+                ));
             }
             let (total, range) = (part.bounds.num_elements(), &part.range);
             if range.start > range.end || range.end > total {

@@ -9,6 +9,7 @@ mod check;
 mod data;
 mod error;
 pub mod formulas;
+mod freeze;
 pub mod hf_config;
 mod load;
 mod metrics;
@@ -30,6 +31,7 @@ pub use algorithm::{
 pub use batch::Batch;
 pub use data::{Data, DataSource, Dtype, Eval, Kind, LossMask, Model, Split};
 pub use error::{Error, Result};
+pub use freeze::frozen;
 pub use hf_config::{Family, HfConfig, HfConfigError, Moe, QkNormScope, RopeScaling, Scoring};
 pub use load::{RunConfig, load, parse};
 pub use metrics::{Metrics, Warnings};

@@ -152,7 +152,11 @@ pub const TRAIN: &[Name] = &[
         "s",
         "copying the state for checkpoints since the step before, while training stands; part of train_wait_time",
     ),
-    name("perf/write_model_time", "s", "writing the checkpoint that was completed since the step before, beside training"),
+    name(
+        "perf/write_model_time",
+        "s",
+        "writing the checkpoint that was completed since the step before, beside training",
+    ),
     name("perf/wait_time_ratio", "share", "train_wait_time of step_time"),
     name("perf/log_probs_tflops", "TFLOP/s", "of one rank, computed tokens; only where it was done"),
     name("perf/ref_log_probs_tflops", "TFLOP/s", "of one rank, computed tokens; only where it was done"),

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use slime_comm::{Collectives, Op};
 use slime_config::{LossType, OnFailure};
+use slime_model::ops::as_trained;
 use slime_record::SampleId;
 use tch::{Device, Tensor};
 
@@ -66,7 +67,8 @@ impl Trainer {
         tally: &mut Tally,
     ) -> Result<Tensor> {
         let (began, num_tokens) = (Instant::now(), prepared.batch.tokens.len());
-        let objective = self.objective(prepared, mean_weight, tally)?;
+        // Where nothing before a layer is trained, its ops have no gradient to tell them that they train.
+        let objective = as_trained(|| self.objective(prepared, mean_weight, tally))?;
         self.observation.detail("forward", began, num_tokens);
         let began = Instant::now();
         objective.loss.f_backward()?;

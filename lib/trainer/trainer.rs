@@ -61,9 +61,10 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::Role`] when the configured formulas need a model that is not there; parameters of another dtype than
-    /// f32 and bf16, or no room; ranks with GPUs that cannot meet.
+    /// f32 and bf16, or no room; ranks with GPUs that cannot meet; patterns of `train.freeze` that do not fit the model.
     pub fn new(roles: impl Into<Roles>, comm: Arc<dyn Communicator>, settings: Settings) -> Result<Self> {
-        let Roles { policy, reference, teacher, critic } = roles.into();
+        let Roles { mut policy, reference, teacher, critic } = roles.into();
+        policy.params_mut().freeze(&settings.train.freeze)?;
         let algorithm = &settings.algorithm;
         let has_head = |model: &Model| model.has_value_head();
         for (is_there, is_needed, role) in [
@@ -85,17 +86,8 @@ impl Trainer {
         };
         let (actor, critic) = (trained(policy)?, critic.map(trained).transpose()?);
         let (observation, report) = (Observation::default(), Report::default());
-        let trainer = Self {
-            actor,
-            critic,
-            reference,
-            teacher,
-            comm,
-            settings,
-            observation,
-            report,
-            num_rollouts: 0,
-        };
+        let trainer =
+            Self { actor, critic, reference, teacher, comm, settings, observation, report, num_rollouts: 0 };
         trainer.check_mtp().map(|()| trainer)
     }
 

@@ -21,7 +21,9 @@ fn content(name: &str, dtype: Dtype, range: Range<usize>, step: u64) -> Vec<u8> 
     let seed = name.bytes().fold(step + 1, |acc, b| acc.wrapping_mul(31).wrapping_add(u64::from(b)));
     let size = dtype.size();
     range
-        .flat_map(|i| (seed ^ i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[8 - size..].to_vec())
+        .flat_map(|i| {
+            (seed ^ i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[8 - size..].to_vec()
+        })
         .collect()
 }
 
@@ -261,9 +263,7 @@ fn ranks_that_do_not_fit_are_refused() {
         error
     };
     assert_eq!(error(vec![part(0..4)], vec![part(5..8)]), "tensor w: no rank has element 4 of 8");
-    assert!(
-        error(vec![part(0..4)], vec![Shard::whole("w", Dtype::F64, &[8], vec![0; 64])]).contains("F64")
-    );
+    assert!(error(vec![part(0..4)], vec![Shard::whole("w", Dtype::F64, &[8], vec![0; 64])]).contains("F64"));
     let mut short = part(4..8);
     short.bytes.pop();
     let told = error(vec![part(0..4)], vec![short]);

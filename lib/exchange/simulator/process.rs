@@ -44,7 +44,13 @@ enum Work {
     /// The place, and the consumed steps at the moment of the copy.
     Checkpoint(Physical, Vec<u64>),
     Swap(Physical),
-    Generated { step: u64, group: u32, attempt: u32, prompt: String, version: u64 },
+    Generated {
+        step: u64,
+        group: u32,
+        attempt: u32,
+        prompt: String,
+        version: u64,
+    },
     Scored(String, Vec<ColumnRow>),
 }
 

@@ -20,7 +20,10 @@ pub struct Group {
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
+        f.debug_struct("Group")
+            .field("rank", &self.rank())
+            .field("size", &self.size())
+            .finish_non_exhaustive()
     }
 }
 
@@ -88,7 +91,11 @@ impl Group {
             let row = own.f_constant_pad_nd([0, widest - own.numel() as i64])?.f_contiguous()?;
             let rows = all_gather(&row, nccl)?;
             for (rank, count) in counts.iter().enumerate() {
-                part(whole_n, counts, rank)?.f_copy_(&rows.f_get(rank as i64)?.f_narrow(0, 0, *count as i64)?)?;
+                part(whole_n, counts, rank)?.f_copy_(&rows.f_get(rank as i64)?.f_narrow(
+                    0,
+                    0,
+                    *count as i64,
+                )?)?;
             }
             return Ok(());
         }

@@ -23,8 +23,8 @@ use self::gradients::{Gradient, flat_gradient};
 use self::state::{State, flat};
 use crate::{Error, Result};
 
-pub(crate) use self::buffers::{Replica, missing};
 pub use self::buffers::Buffer;
+pub(crate) use self::buffers::{Replica, missing};
 pub use self::gradients::Gradients;
 pub use self::group::Group;
 

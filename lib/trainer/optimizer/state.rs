@@ -35,8 +35,7 @@ impl State {
         let is_f32 = param.kind() == Kind::Float;
         let master_n = if is_f32 { weight_n.shallow_clone() } else { weight_n.f_to_kind(Kind::Float)? };
         let (first_n, second_n) = (master_n.f_zeros_like()?, master_n.f_zeros_like()?);
-        let grad_sum_n =
-            if is_f32 { None } else { Some(whole_n.f_to_kind(Kind::Float)?.f_zeros_like()?) };
+        let grad_sum_n = if is_f32 { None } else { Some(whole_n.f_to_kind(Kind::Float)?.f_zeros_like()?) };
         let (spec, param) = (spec.clone(), param.shallow_clone());
         Ok(Self { spec, param, counts, weight_n, master_n, first_n, second_n, grad_sum_n })
     }
