@@ -19,12 +19,14 @@
 //! }
 //! ```
 
+mod checkpoint;
 mod prune;
 
 use std::collections::BTreeMap;
 
 use slime_record::{Epoch, Manifest, Publication};
 
+use self::checkpoint::{Writing, start_from};
 use crate::evaluations::Evaluations;
 use crate::holder;
 use crate::owner::Heartbeats;
@@ -112,16 +114,6 @@ enum Phase {
     Waiting,
     Training,
     Done,
-}
-
-/// A checkpoint that is being written while training goes on.
-#[derive(Debug, Clone)]
-struct Writing {
-    place: Physical,
-    /// Whether it is what `control/save` asked for.
-    is_wished: bool,
-    /// What its COMPLETE shall say, once all its files are there.
-    mark: Option<Vec<u8>>,
 }
 
 /// The machine.
@@ -243,14 +235,6 @@ impl Trainer {
         self.phase = if self.is_published(self.version) { Phase::MustSave } else { Phase::Waiting };
     }
 
-    /// The files of the checkpoint that was begun are written and synced; `mark` is what its COMPLETE shall say, which this
-    /// machine alone commits.
-    pub fn on_checkpointed(&mut self, mark: impl Into<Vec<u8>>) {
-        if let Some(writing) = &mut self.writing {
-            writing.mark = Some(mark.into());
-        }
-    }
-
     /// Ends at the next step boundary, with a checkpoint of what it has published.
     pub fn drain(&mut self) {
         self.is_draining = true;
@@ -283,14 +267,7 @@ impl Trainer {
             store.commit(&paths::version(self.place()), &to_json(&**publication))?;
             self.phase = if self.is_checkpoint_due() { Phase::MustCheckpoint } else { Phase::Waiting };
         }
-        if let Some(Writing { place, is_wished, mark: Some(mark) }) = &self.writing {
-            store.commit(&paths::complete(*place), mark)?;
-            if *is_wished {
-                store.remove(paths::SAVE)?;
-                self.wants_save = false;
-            }
-            self.writing = None;
-        }
+        self.complete_checkpoint(store)?;
         self.next_action(store)
     }
 
@@ -305,25 +282,6 @@ impl Trainer {
             Some(newer) => Err(Error::Fenced { owner: paths::TRAINER.into(), mine: self.epoch, newer }),
             None => Ok(()),
         }
-    }
-
-    fn is_checkpoint_due(&self) -> bool {
-        let passed = self.version - self.last_checkpoint.min(self.version);
-        let is_last = self.version == self.config.num_steps;
-        let interval = self.config.checkpoint_interval;
-        let is_on_grid = interval > 0 && passed >= interval;
-        passed > 0 && (is_on_grid || is_last || self.is_save_unanswered() || self.is_draining)
-    }
-
-    /// Whether what is published and not yet in a checkpoint shall be in one now.
-    fn is_checkpoint_wished(&self) -> bool {
-        let is_new = self.version > self.last_checkpoint && self.is_published(self.version);
-        is_new && (self.is_draining || self.is_save_unanswered())
-    }
-
-    /// Whether `control/save` asks for more than what is being written.
-    fn is_save_unanswered(&self) -> bool {
-        self.wants_save && self.writing.as_ref().is_none_or(|writing| !writing.is_wished)
     }
 
     fn next_action(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
@@ -341,11 +299,8 @@ impl Trainer {
             }
             Phase::MustCheckpoint if self.writing.is_some() => return Ok(Vec::new()),
             Phase::MustCheckpoint => {
-                let place = self.place();
-                self.writing = Some(Writing { place, is_wished: self.wants_save, mark: None });
-                self.last_checkpoint = self.version;
                 self.phase = Phase::Waiting;
-                TrainerAction::SaveCheckpoint { place }
+                TrainerAction::SaveCheckpoint { place: self.begin_checkpoint() }
             }
             Phase::Waiting => {
                 let control = Control::read(store)?;
@@ -422,19 +377,5 @@ impl Trainer {
         }
         self.phase = Phase::Done;
         vec![TrainerAction::Done { is_complete: false }]
-    }
-}
-
-/// The checkpoint to start from: that of version `resume` of the line, or the newest; none for the import.
-fn start_from(lineage: &Lineage, store: &mut dyn Store, resume: Option<u64>) -> Result<Option<Physical>> {
-    let checkpoints = lineage.checkpoints(store)?;
-    match resume {
-        None => Ok(checkpoints.last().copied()),
-        Some(0) => Ok(None),
-        Some(version) => {
-            let found = checkpoints.iter().rev().find(|place| place.version == version).copied();
-            let there = || checkpoints.iter().map(|place| place.version).collect();
-            found.map(Some).ok_or_else(|| Error::NoCheckpoint { version, there: there() })
-        }
     }
 }
