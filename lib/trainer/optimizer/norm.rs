@@ -24,7 +24,7 @@ pub(super) fn norm(grads: &Gradients) -> Result<f64> {
         return Ok(square[0].sqrt());
     }
     let own = shares.iter().map(block_sums).collect::<Result<Vec<_>>>()?;
-    let sums = in_order(group, grads, own)?;
+    let sums = in_order(group, grads, &own)?;
     Ok(sums.iter().sum::<f64>().sqrt())
 }
 
@@ -45,7 +45,7 @@ fn sum_of_squares(block: &[f32]) -> f64 {
 }
 
 /// The sums of the blocks of all ranks, storage by storage in the order of the blocks.
-fn in_order(group: &Group, grads: &Gradients, own: Vec<Vec<f64>>) -> Result<Vec<f64>> {
+fn in_order(group: &Group, grads: &Gradients, own: &[Vec<f64>]) -> Result<Vec<f64>> {
     if group.size() == 1 {
         return Ok(own.concat());
     }
