@@ -123,7 +123,7 @@ fn checkpoints_tell_ranks_tensors_and_whether_they_are_complete() {
     let root = tempfile::tempdir().expect("a folder");
     let dir = root.path().join("checkpoint/000040.e003");
     fs::create_dir_all(&dir).expect("writable");
-    let shards = vec![Shard::whole("model/norm", Dtype::F32, vec![3, 2], vec![0; 24])];
+    let shards = vec![Shard::whole("model/norm", Dtype::F32, &[3, 2], vec![0; 24])];
     let snapshot =
         Snapshot { rank: 0, world_size: 1, token: "e003.1".to_owned(), meta: json!({"step": 40}), shards };
     write(&dir, &snapshot, Duration::from_secs(20)).expect("writes");
@@ -144,7 +144,7 @@ fn checkpoints_tell_ranks_tensors_and_whether_they_are_complete() {
         json["tensors"],
         json!([{"name": "model/norm", "dtype": "f32", "shape": [3, 2], "num_bytes": 24}])
     );
-    assert_eq!((&json["meta"]["step"], &json["files"][0]["num_ranges"]), (&json!(40), &json!(1)));
+    assert_eq!((&json["meta"]["step"], &json["files"][0]["num_datasets"]), (&json!(40), &json!(1)));
     assert!(text.contains("model/norm") && text.contains("40 of epoch 3"), "{text}");
     fs::write(dir.join("rank_00000.h5"), "short").expect("writable");
     let output = inspect(&dir, &[]);

@@ -416,7 +416,7 @@ fn a_thousand_kills_lose_and_double_nothing() {
         let variants: [(&[_], &[_]); 4] = [
             (&TOGETHER, &[]),
             (&APART, &APART_SETS),
-            (&TOGETHER, &["checkpoint.interval=3", "checkpoint.keep=1"]),
+            (&TOGETHER, &["checkpoint.interval=3", "checkpoint.keep_last=1"]),
             (&APART, &["rollout.num_replicas=2", "reward.placement=separate", "checkpoint.interval=2"]),
         ];
         let (roles, sets) = variants[seed as usize % variants.len()];

@@ -10,6 +10,7 @@ use std::time::Duration;
 use python::python;
 use serde_json::{Value, json};
 use slime_checkpoint::{Checkpoint, Dtype, Shard, Snapshot, complete, write};
+use slime_config::TensorPart;
 use slime_record::{
     Column, ColumnValues, Provenance, Sample, SampleId, Status, VersionRun, decode_segment, encode_segment,
 };
@@ -128,10 +129,11 @@ for path in sys.argv[1:]:
     with h5py.File(path) as file:
         def visit(name, item):
             if isinstance(item, h5py.Dataset):
-                attributes = item.attrs
-                seen[name] = {
-                    'rank': int(file.attrs['rank']), 'dtype': attributes['dtype'], 'start': int(attributes['start']),
-                    'shape': [int(n) for n in attributes.get('shape', [])], 'values': item[:].tolist(),
+                part, = json.loads(item.attrs['parts'])
+                rank = int(file.attrs['rank'])
+                seen[f'{name} of rank {rank}'] = {
+                    'dtype': item.attrs['dtype'], 'start': part['range']['start'], 'shape': part['shape'],
+                    'values': item[:].tolist(),
                 }
         file.visititems(visit)
 print(json.dumps(seen))
@@ -147,14 +149,14 @@ fn h5py_sees_the_shards_that_we_read() {
     let bytes = |range: std::ops::Range<usize>| floats[range].iter().flat_map(|v| v.to_le_bytes()).collect();
     std::thread::scope(|scope| {
         for rank in [1_usize, 0] {
-            let half = rank * 6..rank * 6 + 6;
-            let whole = Shard::whole("model/norm", Dtype::F32, vec![3, 4], bytes(0..12));
-            let mut shards =
-                vec![Shard { range: half.start as u64..half.end as u64, bytes: bytes(half), ..whole }];
+            let range = rank * 6..rank * 6 + 6;
+            let bytes = bytes(range.clone());
+            let parts = vec![TensorPart { range, ..TensorPart::whole("model/norm", &[3, 4]) }];
+            let mut shards = vec![Shard { name: "model/norm".to_owned(), dtype: Dtype::F32, parts, bytes }];
             if rank == 0 {
                 // 1.0 and -2.0 in bf16.
-                shards.push(Shard::whole("model/small", Dtype::Bf16, vec![2], vec![0x80, 0x3f, 0x00, 0xc0]));
-                shards.push(Shard::whole("step", Dtype::U64, vec![], 40_u64.to_le_bytes().to_vec()));
+                shards.push(Shard::whole("model/small", Dtype::Bf16, &[2], vec![0x80, 0x3f, 0x00, 0xc0]));
+                shards.push(Shard::whole("step", Dtype::U64, &[], 40_u64.to_le_bytes().to_vec()));
             }
             let token = "e003.1".to_owned();
             let snapshot = Snapshot { rank, world_size: 2, token, meta: json!({"step": 40}), shards };
@@ -166,16 +168,16 @@ fn h5py_sees_the_shards_that_we_read() {
     let seen = run(&python, CHECKPOINT, &[&dir.join("rank_00000.h5"), &dir.join("rank_00001.h5")]);
     let ours = Checkpoint::open(&dir).expect("opens");
     for (start, rank) in [(0, 0), (6, 1)] {
-        let shard = &seen[format!("model/norm@{start}")];
-        assert_eq!((&shard["rank"], &shard["start"]), (&json!(rank), &json!(start)));
+        let shard = &seen[format!("model/norm of rank {rank}")];
+        assert_eq!(shard["start"], json!(start));
         assert_eq!((&shard["dtype"], &shard["shape"]), (&json!("f32"), &json!([3, 4])));
         let read = ours.read("model/norm", start..start + 6).expect("readable");
         let values: Vec<f32> = read.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
         assert_eq!(shard["values"], json!(values));
     }
-    assert_eq!(seen["model/small@0"]["dtype"], "bf16");
-    assert_eq!(seen["model/small@0"]["values"], json!([0x3f80, 0xc000]));
-    assert_eq!(seen["step@0"]["values"], json!([40]));
+    assert_eq!(seen["model/small of rank 0"]["dtype"], "bf16");
+    assert_eq!(seen["model/small of rank 0"]["values"], json!([0x3f80, 0xc000]));
+    assert_eq!(seen["step of rank 0"]["values"], json!([40]));
 }
 
 const SHARDS: &str = "

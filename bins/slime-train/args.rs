@@ -53,6 +53,10 @@ pub struct Args {
     /// configuration is RUN/run.toml
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "weights", "output", "dump"])]
     pub follow: Option<PathBuf>,
+    /// Goes on from the checkpoint of this version (0: from the first weights) instead of the newest; what was trained
+    /// after it is void and trained again
+    #[arg(long, value_name = "STEP", requires = "follow")]
+    pub resume: Option<u64>,
     /// Start although a trainer of the run seems to be alive; the other one ends
     #[arg(long, requires = "follow")]
     pub takeover: bool,

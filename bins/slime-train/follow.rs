@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use slime_checkpoint::Writer;
 use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain};
 use slime_comm::Communicator;
@@ -28,6 +29,15 @@ const BEAT_MS: u64 = 2000;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Twice the longest time a name may stay invisible to another node.
 const VISIBILITY_MS: u64 = 60_000;
+
+/// How a trainer starts.
+#[derive(Debug, Clone, Copy)]
+pub struct Start {
+    /// Although another seems to be alive.
+    pub takeover: bool,
+    /// From the checkpoint of this version instead of the newest.
+    pub resume: Option<u64>,
+}
 
 /// What all ranks do together.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -64,13 +74,15 @@ impl Work {
 }
 
 /// The machine's settings from the configuration.
-fn machine_config(config: &RunConfig) -> Result<TrainerConfig, Failure> {
+fn machine_config(config: &RunConfig, resume: Option<u64>) -> Result<TrainerConfig, Failure> {
     Ok(TrainerConfig {
         num_steps: config.num_steps(None).map_err(failure!())?,
         publish_interval: config.run.publish_interval,
         max_staleness: config.run.max_staleness,
         checkpoint_interval: config.checkpoint.interval,
-        keep_checkpoints: config.checkpoint.keep as usize,
+        keep_checkpoints: config.checkpoint.keep_last as usize,
+        keep_weights_every: config.checkpoint.keep_hf_every,
+        resume,
         visibility_ms: VISIBILITY_MS,
         eval_interval: config.eval_interval(),
         num_replicas: config.rollout.num_replicas,
@@ -85,20 +97,20 @@ fn machine_config(config: &RunConfig) -> Result<TrainerConfig, Failure> {
 pub fn follow(
     run: &Path,
     config: &RunConfig,
-    takeover: bool,
+    start: Start,
     trainer: &mut Trainer,
     comm: &Arc<dyn Communicator>,
     observer: &mut Observer,
 ) -> Result<(), Failure> {
+    let mut crew = Crew { trainer, comm: &**comm, observer, writer: checkpoint::writer() };
     if comm.rank() == 0 {
-        return lead(run, config, takeover, &mut Crew { trainer, comm: &**comm, observer });
+        return lead(run, config, start, &mut crew);
     }
-    let mut crew = Crew { trainer, comm: &**comm, observer };
     loop {
         enter(Section::Wait);
         comm.barrier().map_err(failure!())?;
         match share(Work::Done, &**comm)? {
-            Work::Done => return Ok(()),
+            Work::Done => return crew.writer.wait().map(|_| ()).map_err(failure!()),
             work => {
                 if let Work::Train { step, .. } = &work {
                     crew.observer.step_came(*step);
@@ -110,14 +122,14 @@ pub fn follow(
 }
 
 /// Rank 0.
-fn lead(run: &Path, config: &RunConfig, takeover: bool, crew: &mut Crew<'_>) -> Result<(), Failure> {
+fn lead(run: &Path, config: &RunConfig, start: Start, crew: &mut Crew<'_>) -> Result<(), Failure> {
     let comm = crew.comm;
     let mut store = FsStore::open(run).map_err(failure!())?;
-    if !takeover {
+    if !start.takeover {
         refuse_second(&mut store, paths::TRAINER, Duration::from_millis(BEAT_MS)).map_err(failure!())?;
     }
-    let mut machine =
-        slime_exchange::Trainer::start(&mut store, machine_config(config)?).map_err(failure!())?;
+    let mut machine = slime_exchange::Trainer::start(&mut store, machine_config(config, start.resume)?)
+        .map_err(failure!())?;
     let num_steps = config.num_steps(None).map_err(failure!())?;
     tracing::info!("epoch {}, continuing at version {} of {num_steps}", machine.epoch(), machine.version());
     crew.give(Work::Begin { epoch: machine.epoch() })?;
@@ -129,6 +141,10 @@ fn lead(run: &Path, config: &RunConfig, takeover: bool, crew: &mut Crew<'_>) -> 
             machine.drain();
         }
         idle.begin();
+        if let Some(dir) = crew.writer.poll().map_err(failure!())? {
+            machine.on_checkpointed(slime_checkpoint::mark(&dir).map_err(failure!())?);
+            crew.observer.wrote_model();
+        }
         let actions = match machine.poll(&mut store) {
             Err(error) if error.is_transient() => Vec::new(),
             polled => polled.map_err(failure!())?,
@@ -176,7 +192,10 @@ fn lead(run: &Path, config: &RunConfig, takeover: bool, crew: &mut Crew<'_>) -> 
                     machine.on_trained();
                 }
                 TrainerAction::SaveCheckpoint { place } => {
-                    machine.on_checkpointed(save_checkpoint(run, place, &mut store, crew)?);
+                    let path = paths::checkpoint(place);
+                    // What a killed try under the same name left behind is not part of this one.
+                    store.remove(&path).map_err(failure!())?;
+                    crew.give(Work::Checkpoint { dir: run.join(path), place })?;
                 }
                 TrainerAction::Done { is_complete } => {
                     crew.give(Work::Done)?;
@@ -204,21 +223,6 @@ fn report(step: u64, num_steps: u64, steps: &[StepMetrics], times: Times) {
     );
 }
 
-/// Writes the checkpoint with the other ranks and returns the mark that completes it.
-fn save_checkpoint(
-    run: &Path,
-    place: Physical,
-    store: &mut FsStore,
-    crew: &mut Crew<'_>,
-) -> Result<String, Failure> {
-    let path = paths::checkpoint(place);
-    // What a killed try under the same name left behind is not part of this one.
-    store.remove(&path).map_err(failure!())?;
-    let dir = run.join(path);
-    crew.give(Work::Checkpoint { dir: dir.clone(), place })?;
-    slime_checkpoint::mark(&dir).map_err(failure!())
-}
-
 fn end(is_complete: bool, comm: &dyn Communicator) -> Result<(), Failure> {
     if is_complete {
         tracing::info!("all steps are trained");
@@ -235,6 +239,7 @@ struct Crew<'a> {
     trainer: &'a mut Trainer,
     comm: &'a dyn Communicator,
     observer: &'a mut Observer,
+    writer: Writer,
 }
 
 impl Crew<'_> {
@@ -269,7 +274,8 @@ impl Crew<'_> {
                 return self.observer.trained(step, steps, report, began, self.comm).map(Some);
             }
             Work::Checkpoint { dir, place } => {
-                checkpoint::save(&dir, self.trainer, self.comm, place.epoch)?;
+                let snapshot = checkpoint::snapshot(self.trainer, self.comm, place.epoch)?;
+                self.writer.submit(dir, snapshot).map_err(failure!())?;
                 self.observer.saved_model(place.version, began);
             }
             Work::SendWeights if self.comm.rank() != 0 => send_weights(self.trainer.policy().params())?,

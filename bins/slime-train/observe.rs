@@ -34,6 +34,8 @@ pub struct Observer {
     started: Instant,
     cost_before: Duration,
     times: Times,
+    /// The checkpoint that is being written, and since when.
+    writing: Option<(u64, Instant)>,
 }
 
 /// A trained step as this rank saw it.
@@ -60,6 +62,7 @@ impl Observer {
             started: Instant::now(),
             cost_before: cost::spent(),
             times: Times::default(),
+            writing: None,
         }
     }
 
@@ -79,10 +82,19 @@ impl Observer {
         self.trace.step_span("update_weights", CATEGORY, version, began);
     }
 
-    /// A checkpoint was written, beginning at `began`.
+    /// The state was copied for a checkpoint, beginning at `began`; its writing begins.
     pub fn saved_model(&mut self, version: u64, began: Instant) {
         self.times.save_model += began.elapsed();
         self.trace.step_span("save_model", CATEGORY, version, began);
+        self.writing = Some((version, began));
+    }
+
+    /// The files of that checkpoint are there, those of all ranks.
+    pub fn wrote_model(&mut self) {
+        if let Some((version, began)) = self.writing.take() {
+            self.times.write_model = Some(began.elapsed());
+            self.trace.step_span("write_model", CATEGORY, version, began);
+        }
     }
 
     /// A step's samples are there.

@@ -10,13 +10,13 @@ use slime_comm::{Communicator, Layout, Mesh, Placement};
 use slime_config::{Dtype, HfConfig, LossType, RunConfig, paths};
 use slime_exchange::join_attempt;
 use slime_model::{Extra, Model, Parallel};
-use slime_trainer::{Roles, Scored, Settings, StepMetrics, Trainer};
+use slime_trainer::{Gradients, Roles, Scored, Settings, StepMetrics, Trainer};
 use slime_weights::WeightWriter;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind};
 
 use crate::args::Args;
 use crate::failure;
-use crate::follow::follow;
+use crate::follow::{Start, follow};
 use crate::observe::Observer;
 use crate::read_samples::read_samples;
 use crate::write_dump::write_dump;
@@ -79,15 +79,10 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
         check_outputs(args)?;
     }
     let mut trainer = load(config, comm)?;
-    if args.follow.is_some() && config.parallel.is_split() {
-        return Err(Failure::new(
-            78,
-            "parallel: a run with checkpoints (--follow) needs tp, ep and etp of 1",
-        ));
-    }
     if let Some(run) = &args.follow {
+        let start = Start { takeover: args.takeover, resume: args.resume };
         let mut observer = Observer::new(run, config, comm.rank(), args.profile);
-        let followed = follow(run, config, args.takeover, &mut trainer, comm, &mut observer);
+        let followed = follow(run, config, start, &mut trainer, comm, &mut observer);
         observer.finish();
         return followed;
     }
@@ -97,12 +92,13 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
     }
     let started = Instant::now();
     let mut first_grads = None;
-    let steps = train(&mut trainer, &scored, |grads| {
+    let look = |_: &StepMetrics, grads: &Gradients| {
         if args.dump.is_some() && first_grads.is_none() {
-            first_grads =
-                Some(grads.iter().map(|(name, grad)| (name.clone(), grad.copy())).collect::<Vec<_>>());
+            first_grads = Some(grads.whole()?);
         }
-    })?;
+        Ok(())
+    };
+    let steps = trainer.train_rollout_with(&scored, look).map_err(failure!())?;
     if comm.rank() == 0 {
         report(&steps, started);
     }
@@ -234,19 +230,6 @@ fn check_teacher(roles: &Roles) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-fn train(
-    trainer: &mut Trainer,
-    scored: &[Scored],
-    mut keep: impl FnMut(&[(String, Tensor)]),
-) -> Result<Vec<StepMetrics>, Failure> {
-    trainer
-        .train_rollout_with(scored, |_, grads| {
-            keep(grads);
-            Ok(())
-        })
-        .map_err(failure!())
 }
 
 fn report(steps: &[StepMetrics], started: Instant) {

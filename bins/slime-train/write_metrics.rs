@@ -22,8 +22,10 @@ pub struct Times {
     pub wait: Duration,
     /// Of it: writing the weights of the version that the step began with.
     pub update_weights: Duration,
-    /// Of it: writing checkpoints.
+    /// Of it: copying the state for checkpoints, and waiting for the one before.
     pub save_model: Duration,
+    /// From the copy to the last rank's file of a checkpoint that was written since the step before.
+    pub write_model: Option<Duration>,
     /// The training.
     pub train: Duration,
     /// Of it: what rank 0 did before all ranks began.
@@ -135,6 +137,7 @@ fn add_times(row: &mut Row, times: Times, report: &Report) {
     ] {
         row.set(name, time.as_secs_f64());
     }
+    row.set_some("perf/write_model_time", times.write_model.map(|time| time.as_secs_f64()));
     row.set("perf/wait_time_ratio", ratio(times.wait, step));
 }
 

@@ -1,29 +1,31 @@
-//! The JSON index: which bytes of which file hold which range of which tensor, and their checksums.
+//! The JSON index: which bytes of which file hold which part of which tensor, and their checksums.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use slime_config::{TensorBox, TensorPart};
 
 use crate::{Error, Result, TensorInfo};
 
 pub(crate) const FORMAT: &str = "slime-checkpoint";
-pub(crate) const VERSION: u32 = 1;
-/// Bytes per checksum: what a reader of a part of a shard has to read at least.
+pub(crate) const VERSION: u32 = 2;
+/// Bytes per checksum: what a reader of a part of a dataset has to read at least.
 pub(crate) const CHUNK_BYTES: usize = 16 << 20;
 
-/// A shard in a file.
+/// A dataset in a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ShardEntry {
-    pub name: String,
+pub(crate) struct DatasetEntry {
     pub dataset: String,
-    /// First element in the flat tensor, and how many.
-    pub start: u64,
-    pub len: u64,
     /// Where the contiguous dataset begins in the file, in bytes.
     pub offset: u64,
+    /// Its size.
+    pub bytes: usize,
     /// xxh3 of each chunk, in hexadecimal.
     pub xxh3: Vec<String>,
+    /// What its elements are, one behind the other.
+    pub parts: Vec<TensorPart>,
 }
 
 /// One rank's file.
@@ -31,7 +33,16 @@ pub(crate) struct ShardEntry {
 pub(crate) struct RankEntry {
     pub file: String,
     pub bytes: u64,
-    pub shards: Vec<ShardEntry>,
+    pub datasets: Vec<DatasetEntry>,
+}
+
+/// Where a part of a tensor is: the numbers of rank, dataset and part, and the part's first element in the dataset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub rank: usize,
+    dataset: usize,
+    part: usize,
+    pub first: usize,
 }
 
 /// What a rank leaves beside its file for rank 0.
@@ -86,36 +97,69 @@ impl Index {
         Ok(index)
     }
 
+    /// The boxes of a tensor lie apart and make it up; so do the ranges of each box. Copies of one part count once.
     fn check_coverage(&self) -> Result<()> {
-        let places = self.places();
+        let mut places = self.places();
         for (name, info) in &self.tensors {
-            let mut next = 0;
-            for (_, shard) in places.get(name.as_str()).into_iter().flatten() {
-                if shard.start > next {
-                    break;
-                }
-                next = next.max(shard.start + shard.len);
+            let wrong = |reason: String| Err(Error::Shard { name: name.clone(), reason });
+            let mut boxes: BTreeMap<&TensorBox, Vec<Range<usize>>> = BTreeMap::new();
+            for place in places.remove(name).unwrap_or_default() {
+                let part = self.part(&place);
+                boxes.entry(&part.bounds).or_default().push(part.range.clone());
             }
-            if next != info.num_elements() {
-                let reason = format!("no rank has element {next} of {}", info.num_elements());
-                return Err(Error::Shard { name: name.clone(), reason });
+            for (bounds, ranges) in &mut boxes {
+                ranges.sort_by_key(|range| (range.start, range.end));
+                let covered = ranges
+                    .iter()
+                    .fold(0, |next, range| if range.start > next { next } else { next.max(range.end) });
+                let total = bounds.num_elements();
+                if covered != total {
+                    let of = if total == info.num_elements() {
+                        String::new()
+                    } else {
+                        format!(" of the box of shape {:?} at {:?}", bounds.shape, bounds.start)
+                    };
+                    return wrong(format!("no rank has element {covered} of {total}{of}"));
+                }
+            }
+            let boxes: Vec<&TensorBox> = boxes.into_keys().collect();
+            let meet =
+                |(at, one): (usize, &&TensorBox)| boxes[at + 1..].iter().any(|o| one.intersect(o).is_some());
+            let num_held: usize = boxes.iter().map(|bounds| bounds.num_elements()).sum();
+            if num_held != info.num_elements() || boxes.iter().enumerate().any(meet) {
+                return wrong(format!(
+                    "expected boxes that make up {:?} and lie apart, got {boxes:?}",
+                    info.shape
+                ));
             }
         }
         Ok(())
     }
 
-    /// The shards of every tensor with their rank, by first element.
-    pub(crate) fn places(&self) -> BTreeMap<&str, Vec<(usize, &ShardEntry)>> {
-        let mut places: BTreeMap<&str, Vec<(usize, &ShardEntry)>> = BTreeMap::new();
+    /// The parts of every tensor, each once.
+    pub(crate) fn places(&self) -> BTreeMap<String, Vec<Place>> {
+        let mut places: BTreeMap<String, Vec<Place>> = BTreeMap::new();
         for (rank, entry) in self.ranks.iter().enumerate() {
-            for shard in &entry.shards {
-                places.entry(&shard.name).or_default().push((rank, shard));
+            for (dataset, DatasetEntry { parts, .. }) in entry.datasets.iter().enumerate() {
+                let mut first = 0;
+                for (at, part) in parts.iter().enumerate() {
+                    let known = places.entry(part.tensor.clone()).or_default();
+                    if !known.iter().any(|place| self.part(place) == part) {
+                        known.push(Place { rank, dataset, part: at, first });
+                    }
+                    first += part.len();
+                }
             }
         }
-        for shards in places.values_mut() {
-            shards.sort_by_key(|(rank, shard)| (shard.start, *rank));
-        }
         places
+    }
+
+    pub(crate) fn dataset(&self, place: &Place) -> &DatasetEntry {
+        &self.ranks[place.rank].datasets[place.dataset]
+    }
+
+    pub(crate) fn part(&self, place: &Place) -> &TensorPart {
+        &self.dataset(place).parts[place.part]
     }
 
     /// Parses and checks `text`, the content of `path`.

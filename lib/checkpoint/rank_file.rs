@@ -10,7 +10,7 @@ use hdf5_metno::types::VarLenUnicode;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::folder::sync_folder;
-use crate::index::{CHUNK_BYTES, RankEntry, ShardEntry, checksum};
+use crate::index::{CHUNK_BYTES, DatasetEntry, RankEntry, checksum};
 use crate::{Dtype, Error, Result, Shard, Snapshot};
 
 /// Datasets of at least this size begin at a multiple of it: the page and stripe unit of common file systems.
@@ -50,10 +50,10 @@ pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<RankEntry> {
     let path = dir.join(&file);
     std::fs::rename(&temporary.0, &path).map_err(Error::io("rename into", &path))?;
     sync_folder(dir)?;
-    Ok(RankEntry { file, bytes: len, shards: entries })
+    Ok(RankEntry { file, bytes: len, datasets: entries })
 }
 
-/// A range without elements needs no dataset.
+/// A shard without elements needs no dataset.
 fn stored(snapshot: &Snapshot) -> impl Iterator<Item = &Shard> {
     snapshot.shards.iter().filter(|shard| !shard.bytes.is_empty())
 }
@@ -69,7 +69,7 @@ fn lay_out(path: &Path, snapshot: &Snapshot) -> hdf5_metno::Result<Vec<u64>> {
     text_attribute(&file, "writer", concat!("slime ", env!("CARGO_PKG_VERSION")))?;
     let mut offsets = Vec::new();
     for shard in stored(snapshot) {
-        let dataset = match shard.tensor.dtype {
+        let dataset = match shard.dtype {
             Dtype::F32 => create::<f32>(&file, shard),
             Dtype::F64 => create::<f64>(&file, shard),
             Dtype::Bf16 => create::<u16>(&file, shard),
@@ -77,12 +77,9 @@ fn lay_out(path: &Path, snapshot: &Snapshot) -> hdf5_metno::Result<Vec<u64>> {
             Dtype::U64 => create::<u64>(&file, shard),
             Dtype::I64 => create::<i64>(&file, shard),
         }?;
-        text_attribute(&dataset, "dtype", shard.tensor.dtype.name())?;
-        dataset.new_attr::<u64>().create("start")?.write_scalar(&shard.range.start)?;
-        let shape = &shard.tensor.shape;
-        if !shape.is_empty() {
-            dataset.new_attr::<u64>().shape(shape.len()).create("shape")?.write_raw(shape)?;
-        }
+        text_attribute(&dataset, "dtype", shard.dtype.name())?;
+        let parts = serde_json::to_string(&shard.parts).map_err(|e| e.to_string())?;
+        text_attribute(&dataset, "parts", &parts)?;
         offsets.push(dataset.offset().ok_or("a dataset has no place in the file")?);
     }
     file.flush()?;
@@ -95,11 +92,11 @@ fn create<T: hdf5_metno::H5Type>(
     shard: &Shard,
 ) -> hdf5_metno::Result<hdf5_metno::Dataset> {
     file.new_dataset::<T>()
-        .shape(shard.bytes.len() / shard.tensor.dtype.size())
+        .shape(shard.bytes.len() / shard.dtype.size())
         .layout(Layout::Contiguous)
         .alloc_time(Some(AllocTime::Early))
         .fill_time(FillTime::Never)
-        .create(shard.dataset().as_str())
+        .create(shard.name.as_str())
 }
 
 fn text_attribute(on: &hdf5_metno::Location, name: &str, text: &str) -> hdf5_metno::Result<()> {
@@ -115,21 +112,15 @@ fn reserve(file: &File, len: u64) -> std::io::Result<()> {
     }
 }
 
-fn write_shard(file: &File, path: &Path, shard: &Shard, offset: u64) -> Result<ShardEntry> {
+fn write_shard(file: &File, path: &Path, shard: &Shard, offset: u64) -> Result<DatasetEntry> {
     let mut xxh3 = Vec::with_capacity(shard.bytes.len().div_ceil(CHUNK_BYTES));
     for (i, chunk) in shard.bytes.chunks(CHUNK_BYTES).enumerate() {
         let at = offset + (i * CHUNK_BYTES) as u64;
         file.write_all_at(chunk, at).map_err(Error::io("write", path))?;
         xxh3.push(checksum(chunk));
     }
-    Ok(ShardEntry {
-        name: shard.name.clone(),
-        dataset: shard.dataset(),
-        start: shard.range.start,
-        len: shard.range.end - shard.range.start,
-        offset,
-        xxh3,
-    })
+    let (dataset, bytes, parts) = (shard.name.clone(), shard.bytes.len(), shard.parts.clone());
+    Ok(DatasetEntry { dataset, offset, bytes, xxh3, parts })
 }
 
 /// A file that is removed unless it was renamed away.

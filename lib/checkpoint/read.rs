@@ -1,14 +1,16 @@
-//! Reading a complete checkpoint, by any number of ranks: ranges of tensors, assembled from the files that hold them,
-//! every byte checked against its checksum.
+//! Reading a complete checkpoint, by any number of ranks: parts of tensors, assembled from the files that hold them, every
+//! byte checked against its checksum.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use slime_config::paths::COMPLETE;
+use slime_config::{ElementRun as Run, TensorPart};
 
-use crate::index::{CHUNK_BYTES, Index, ShardEntry, checksum};
+use crate::index::{CHUNK_BYTES, DatasetEntry, Index, Place, checksum};
 use crate::{Error, Result, TensorInfo};
 
 /// An open checkpoint.
@@ -17,6 +19,7 @@ pub struct Checkpoint {
     dir: PathBuf,
     index: Index,
     files: Vec<File>,
+    places: BTreeMap<String, Vec<Place>>,
 }
 
 impl Checkpoint {
@@ -45,7 +48,8 @@ impl Checkpoint {
             }
             files.push(file);
         }
-        Ok(Self { dir: dir.to_path_buf(), index, files })
+        let places = index.places();
+        Ok(Self { dir: dir.to_path_buf(), index, files, places })
     }
 
     /// Rank 0's small state.
@@ -58,9 +62,9 @@ impl Checkpoint {
         self.index.ranks.len()
     }
 
-    /// The files of the ranks, in rank order: name, size in bytes, and how many ranges of tensors they hold.
+    /// The files of the ranks, in rank order: name, size in bytes, and how many datasets they hold.
     pub fn rank_files(&self) -> impl Iterator<Item = (&str, u64, usize)> {
-        self.index.ranks.iter().map(|rank| (rank.file.as_str(), rank.bytes, rank.shards.len()))
+        self.index.ranks.iter().map(|rank| (rank.file.as_str(), rank.bytes, rank.datasets.len()))
     }
 
     /// Names and descriptions of all tensors, by name.
@@ -75,76 +79,79 @@ impl Checkpoint {
     }
 
     /// The elements `range` of the flat tensor `name`, as bytes.
-    pub fn read(&self, name: &str, range: Range<u64>) -> Result<Vec<u8>> {
-        let len = range.end.saturating_sub(range.start) as usize * self.tensor(name)?.dtype.size();
-        let mut bytes = vec![0; len];
-        self.read_into(name, range.start, &mut bytes)?;
+    pub fn read(&self, name: &str, range: Range<usize>) -> Result<Vec<u8>> {
+        let whole = TensorPart::whole(name, &self.tensor(name)?.shape);
+        self.read_parts(&[TensorPart { range, ..whole }])
+    }
+
+    /// The elements of `parts`, one behind the other, as bytes: however the ranks that wrote them had divided the tensors.
+    pub fn read_parts(&self, parts: &[TensorPart]) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for part in parts {
+            let info = self.tensor(&part.tensor)?;
+            let wrong = |reason: String| Err(Error::Shard { name: part.tensor.clone(), reason });
+            if part.shape != info.shape {
+                return wrong(format!(
+                    "expected shape {:?}, the checkpoint has {:?}",
+                    part.shape, info.shape
+                ));
+            }
+            let (total, range) = (part.bounds.num_elements(), &part.range);
+            if range.start > range.end || range.end > total {
+                return wrong(format!("expected a range within 0..{total}, got {range:?}"));
+            }
+            let start = bytes.len();
+            bytes.resize(start + part.len() * info.dtype.size(), 0);
+            self.read_part(part, info.dtype.size(), &mut bytes[start..])?;
+        }
         Ok(bytes)
     }
 
-    /// Fills `out` with the elements from `start` on.
-    pub fn read_into(&self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
-        let info = self.tensor(name)?;
-        let size = info.dtype.size();
-        let end = start + (out.len() / size) as u64;
-        let wrong = |reason: String| Err(Error::Shard { name: name.into(), reason });
-        if !out.len().is_multiple_of(size) || end > info.num_elements() {
-            let (total, len) = (info.num_elements(), out.len());
-            return wrong(format!("expected a range within 0..{total}, got {start}..{end} in {len} bytes"));
+    /// Fills `out` with `part`, of elements of `size` bytes.
+    fn read_part(&self, part: &TensorPart, size: usize, out: &mut [u8]) -> Result<()> {
+        let mut num_read = 0;
+        for place in self.places.get(&part.tensor).into_iter().flatten() {
+            let runs = self.index.part(place).runs(part);
+            num_read += runs.iter().map(|run| run.len).sum::<usize>();
+            self.read_runs(place, size, &runs, out)?;
         }
-        let places = self.index.places();
-        let mut next = start;
-        for &(rank, shard) in places.get(name).into_iter().flatten() {
-            let shard_end = shard.start + shard.len;
-            if shard.start > next || shard_end <= next || next == end {
-                continue;
-            }
-            let until = shard_end.min(end);
-            let bytes = |elements: u64| elements as usize * size;
-            let part = &mut out[bytes(next - start)..bytes(until - start)];
-            self.read_shard(rank, shard, bytes(next - shard.start), bytes(shard.len), part)?;
-            next = until;
-        }
-        if next < end {
-            return wrong(format!("element {next} is in no file of {}", self.dir.display()));
+        if num_read != part.len() {
+            let reason = format!("{num_read} of {} elements are in {}", part.len(), self.dir.display());
+            return Err(Error::Shard { name: part.tensor.clone(), reason });
         }
         Ok(())
     }
 
-    /// Fills `out` from byte `from` of a shard of `total` bytes: whole chunks straight, cut ones by a copy.
-    fn read_shard(
-        &self,
-        rank: usize,
-        shard: &ShardEntry,
-        from: usize,
-        total: usize,
-        out: &mut [u8],
-    ) -> Result<()> {
-        let end = from + out.len();
-        let mut scratch = Vec::new();
-        for number in from / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES) {
-            let chunk = number * CHUNK_BYTES..total.min((number + 1) * CHUNK_BYTES);
-            let wanted = from.max(chunk.start)..end.min(chunk.end);
-            let target = &mut out[wanted.start - from..wanted.end - from];
-            if wanted == chunk {
-                self.read_chunk(rank, shard, number, target)?;
-            } else {
-                scratch.resize(chunk.len(), 0);
-                self.read_chunk(rank, shard, number, &mut scratch)?;
-                target.copy_from_slice(&scratch[wanted.start - chunk.start..wanted.end - chunk.start]);
+    /// Copies runs of a stored part, which rise, into `out`; every chunk that they touch is read and checked once.
+    fn read_runs(&self, place: &Place, size: usize, runs: &[Run], out: &mut [u8]) -> Result<()> {
+        let (mut chunk, mut number) = (Vec::new(), usize::MAX);
+        for run in runs {
+            let (mut at, end) = ((place.first + run.from) * size, (place.first + run.from + run.len) * size);
+            let mut to = run.to * size;
+            while at < end {
+                if number != at / CHUNK_BYTES {
+                    number = at / CHUNK_BYTES;
+                    self.read_chunk(place, number, &mut chunk)?;
+                }
+                let within = at % CHUNK_BYTES;
+                let len = (end - at).min(CHUNK_BYTES - within);
+                out[to..to + len].copy_from_slice(&chunk[within..within + len]);
+                (at, to) = (at + len, to + len);
             }
         }
         Ok(())
     }
 
-    fn read_chunk(&self, rank: usize, shard: &ShardEntry, number: usize, out: &mut [u8]) -> Result<()> {
-        let path = || self.dir.join(&self.index.ranks[rank].file);
-        let at = shard.offset + (number * CHUNK_BYTES) as u64;
-        self.files[rank].read_exact_at(out, at).map_err(|e| Error::io("read", &path())(e))?;
-        let got = checksum(out);
-        let expected = shard.xxh3.get(number).cloned().unwrap_or_default();
-        if got != expected {
-            let what = format!("tensor {} at byte {at}", shard.name);
+    fn read_chunk(&self, place: &Place, number: usize, chunk: &mut Vec<u8>) -> Result<()> {
+        let DatasetEntry { offset, bytes, xxh3, dataset, .. } = self.index.dataset(place);
+        let path = || self.dir.join(&self.index.ranks[place.rank].file);
+        let at = offset + (number * CHUNK_BYTES) as u64;
+        chunk.resize(CHUNK_BYTES.min(bytes.saturating_sub(number * CHUNK_BYTES)), 0);
+        self.files[place.rank].read_exact_at(chunk, at).map_err(|e| Error::io("read", &path())(e))?;
+        let got = checksum(chunk);
+        let expected = xxh3.get(number).cloned().unwrap_or_default();
+        if got != expected || chunk.is_empty() {
+            let what = format!("dataset {dataset} at byte {at}");
             return Err(Error::Checksum { path: path(), what, expected, got });
         }
         Ok(())

@@ -1,8 +1,7 @@
-//! What a rank hands over: flat ranges of named tensors as raw bytes.
-
-use std::ops::Range;
+//! What a rank hands over: parts of named tensors as raw bytes.
 
 use serde::{Deserialize, Serialize};
+use slime_config::TensorPart;
 
 use crate::{Error, Result};
 
@@ -54,55 +53,48 @@ pub struct TensorInfo {
     /// Element type.
     pub dtype: Dtype,
     /// Global shape.
-    pub shape: Vec<u64>,
+    pub shape: Vec<usize>,
 }
 
 impl TensorInfo {
     /// Elements of the whole tensor.
-    pub fn num_elements(&self) -> u64 {
+    pub fn num_elements(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// A flat range of one tensor, row-major, as this rank holds it. A box that is no single range is several shards.
+/// A buffer of this rank: parts of tensors, one behind the other. It is one dataset of the rank's file.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    /// The tensor's name; `/` makes groups in the file.
+    /// The dataset's name, unique in the file; `/` makes groups.
     pub name: String,
-    /// Type and global shape, the same on all ranks.
-    pub tensor: TensorInfo,
-    /// Which of the tensor's elements; may be empty.
-    pub range: Range<u64>,
+    /// Element type.
+    pub dtype: Dtype,
+    /// What the elements are, in order; may be none. The tensors' shapes and types are the same on all ranks.
+    pub parts: Vec<TensorPart>,
     /// The elements, little-endian.
     pub bytes: Vec<u8>,
 }
 
 impl Shard {
-    /// A shard that is the whole tensor.
-    pub fn whole(name: impl Into<String>, dtype: Dtype, shape: Vec<u64>, bytes: Vec<u8>) -> Self {
-        let tensor = TensorInfo { dtype, shape };
-        let range = 0..tensor.num_elements();
-        Self { name: name.into(), tensor, range, bytes }
-    }
-
-    /// Name of the dataset in the rank's file: a rank may hold several ranges of one tensor.
-    pub(crate) fn dataset(&self) -> String {
-        format!("{}@{}", self.name, self.range.start)
+    /// A shard that is the whole tensor of its name.
+    pub fn whole(name: impl Into<String>, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
+        let name = name.into();
+        Self { parts: vec![TensorPart::whole(name.clone(), shape)], name, dtype, bytes }
     }
 
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |reason: String| Err(Error::Shard { name: self.name.clone(), reason });
-        let total = self.tensor.num_elements();
-        if self.range.start > self.range.end || self.range.end > total {
-            return wrong(format!("expected a range within 0..{total}, got {:?}", self.range));
+        for TensorPart { tensor, bounds, range, .. } in &self.parts {
+            let total = bounds.num_elements();
+            if range.start > range.end || range.end > total {
+                return wrong(format!("expected a range within 0..{total} of {tensor}, got {range:?}"));
+            }
         }
-        let expected = (self.range.end - self.range.start) * self.tensor.dtype.size() as u64;
-        if expected != self.bytes.len() as u64 {
-            return wrong(format!(
-                "expected {expected} bytes for {:?}, got {}",
-                self.range,
-                self.bytes.len()
-            ));
+        let num_elements: usize = self.parts.iter().map(TensorPart::len).sum();
+        let (expected, got) = (num_elements * self.dtype.size(), self.bytes.len());
+        if expected != got {
+            return wrong(format!("expected {expected} bytes for {num_elements} elements, got {got}"));
         }
         if self.name.is_empty() || self.name.split('/').any(|part| part.is_empty() || part == ".") {
             return wrong("expected a name whose parts between `/` are not empty".into());

@@ -7,11 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use slime_config::TensorPart;
 use slime_config::paths::COMPLETE;
 
 use crate::folder::{sync_folder, write_file};
 use crate::index::{Index, Part, checksum};
-use crate::{Error, Result, Snapshot, rank_file};
+use crate::{Error, Result, Shard, Snapshot, TensorInfo, rank_file};
 
 /// Between two looks for the parts of other ranks.
 const POLL: Duration = Duration::from_millis(50);
@@ -27,10 +28,9 @@ pub fn write(dir: &Path, snapshot: &Snapshot, patience: Duration) -> Result<()> 
     if let Some(root) = dir.parent().filter(|root| !root.as_os_str().is_empty()) {
         sync_folder(root)?;
     }
-    let outcome = snapshot.shards.iter().try_for_each(crate::Shard::check);
+    let outcome = snapshot.shards.iter().try_for_each(Shard::check);
     let outcome = outcome.and_then(|()| rank_file::write(dir, snapshot));
-    let tensors: BTreeMap<_, _> =
-        snapshot.shards.iter().map(|s| (s.name.clone(), s.tensor.clone())).collect();
+    let tensors = tensors(snapshot);
     let (entry, error) = match outcome {
         Ok(entry) => (Some(entry), None),
         Err(e) => (None, Some(e)),
@@ -49,6 +49,16 @@ pub fn write(dir: &Path, snapshot: &Snapshot, patience: Duration) -> Result<()> 
     }
     told?;
     if snapshot.rank == 0 { finish(dir, snapshot, part, patience) } else { Ok(()) }
+}
+
+/// What this rank knows of tensors.
+fn tensors(snapshot: &Snapshot) -> BTreeMap<String, TensorInfo> {
+    let of_shard = |shard: &Shard| {
+        let dtype = shard.dtype;
+        let info = |part: &TensorPart| (part.tensor.clone(), TensorInfo { dtype, shape: part.shape.clone() });
+        shard.parts.iter().map(info).collect::<Vec<_>>()
+    };
+    snapshot.shards.iter().flat_map(of_shard).collect()
 }
 
 /// Rank 0: joins the parts.

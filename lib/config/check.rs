@@ -43,7 +43,13 @@ fn schedule(config: &RunConfig) -> Result<()> {
                 .to_owned(),
         ));
     }
-    at_least_one("checkpoint.keep", config.checkpoint.keep)?;
+    at_least_one("checkpoint.keep_last", config.checkpoint.keep_last)?;
+    if !config.checkpoint.keep_hf_every.is_multiple_of(run.publish_interval) {
+        return Err(Error::Conflict(format!(
+            "checkpoint.keep_hf_every {} is not a multiple of run.publish_interval {}: only published versions have weights",
+            config.checkpoint.keep_hf_every, run.publish_interval
+        )));
+    }
     if !config.checkpoint.interval.is_multiple_of(run.publish_interval) {
         return Err(Error::Conflict(format!(
             "checkpoint.interval {} is not a multiple of run.publish_interval {}: checkpoints lie on published versions",

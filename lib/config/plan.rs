@@ -44,7 +44,7 @@ impl RunConfig {
             interval => format!(
                 "a checkpoint every {}, the last {} kept",
                 count(interval, "step"),
-                self.checkpoint.keep
+                self.checkpoint.keep_last
             ),
         });
         for (name, set) in &self.eval {

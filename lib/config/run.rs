@@ -79,13 +79,15 @@ impl Run {
 pub struct Checkpoint {
     /// A checkpoint every so many steps (a multiple of `run.publish_interval`); 0 writes only the last.
     pub interval: u64,
-    /// Complete checkpoints that are kept.
-    pub keep: u64,
+    /// Complete checkpoints that are kept, with the versions and steps that they need.
+    pub keep_last: u64,
+    /// The weights of every version that this divides are kept for ever, as a Hugging Face directory; 0 keeps none.
+    pub keep_hf_every: u64,
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { interval: 0, keep: 2 }
+        Self { interval: 0, keep_last: 2, keep_hf_every: 0 }
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Train {
     pub adam_eps: f64,
     /// Largest global gradient norm; 0 does not clip.
     pub clip_grad: f64,
+    /// Patterns of Hugging Face names of the policy, with `*` for any characters: what they match is never trained.
+    pub freeze: Vec<String>,
     /// Weight of the loss of the layer that predicts the token after the next one (`mimo`; slime takes 0.2); missing leaves
     /// that layer as it is.
     pub mtp_loss_coef: Option<f64>,
@@ -62,6 +64,7 @@ impl Default for Train {
             adam_beta2: 0.98,
             adam_eps: 1e-8,
             clip_grad: 1.0,
+            freeze: Vec::new(),
             mtp_loss_coef: None,
         }
     }

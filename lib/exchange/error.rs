@@ -82,6 +82,17 @@ pub enum Error {
     /// A policy of the step builder, or a format, failed.
     #[error("{0}")]
     Outside(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A checkpoint to start from that the run's line does not have.
+    #[error(
+        "no complete checkpoint of version {version} on this run's line\nhint: {}",
+        if there.is_empty() { "there is none at all: start without --resume".to_owned() } else { format!("--resume may be one of {there:?}") }
+    )]
+    NoCheckpoint {
+        /// The version asked for.
+        version: u64,
+        /// Versions with a checkpoint.
+        there: Vec<u64>,
+    },
     /// The settings contradict each other.
     #[error("{0}")]
     Setting(String),
@@ -100,7 +111,7 @@ impl Error {
             Self::Io { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => 73,
             Self::Io { .. } | Self::Full { .. } | Self::Stale { .. } => 74,
             Self::Broken { .. } | Self::TooManyRefused { .. } | Self::Outside(_) => 65,
-            Self::PromptsEnded { .. } => 66,
+            Self::PromptsEnded { .. } | Self::NoCheckpoint { .. } => 66,
             Self::Fenced { .. } => 75,
             Self::Alive { .. } => 73,
             Self::Setting(_) => 78,

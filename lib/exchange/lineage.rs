@@ -102,11 +102,6 @@ impl Lineage {
         self.is_valid(place.version, place.epoch)
     }
 
-    /// The newest complete checkpoint of the line, if any.
-    pub fn newest_checkpoint(&self, store: &mut dyn Store) -> Result<Option<Physical>> {
-        Ok(self.checkpoints(store)?.pop())
-    }
-
     /// Complete checkpoints of the line, oldest first.
     pub fn checkpoints(&self, store: &mut dyn Store) -> Result<Vec<Physical>> {
         let mut found = Vec::new();

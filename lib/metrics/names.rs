@@ -147,7 +147,16 @@ pub const TRAIN: &[Name] = &[
         "s",
         "writing the version that the step began with; part of train_wait_time",
     ),
-    name("perf/save_model_time", "s", "writing checkpoints since the step before; part of train_wait_time"),
+    name(
+        "perf/save_model_time",
+        "s",
+        "copying the state for checkpoints since the step before, while training stands; part of train_wait_time",
+    ),
+    name(
+        "perf/write_model_time",
+        "s",
+        "writing the checkpoint that was completed since the step before, beside training",
+    ),
     name("perf/wait_time_ratio", "share", "train_wait_time of step_time"),
     name("perf/log_probs_tflops", "TFLOP/s", "of one rank, computed tokens; only where it was done"),
     name("perf/ref_log_probs_tflops", "TFLOP/s", "of one rank, computed tokens; only where it was done"),

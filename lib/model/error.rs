@@ -11,6 +11,9 @@ pub enum Error {
     /// The model configuration is unusable.
     #[error(transparent)]
     Config(#[from] slime_config::HfConfigError),
+    /// A setting does not fit the model.
+    #[error(transparent)]
+    Setting(#[from] slime_config::Error),
     /// The weights are unusable.
     #[error(transparent)]
     Weights(#[from] slime_weights::Error),
@@ -77,6 +80,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(source) => source.exit_code(),
+            Self::Setting(source) => source.exit_code(),
             Self::Weights(source) => source.exit_code(),
             Self::Kernel(source) => source.exit_code(),
             Self::Cuda(source) => source.exit_code(),

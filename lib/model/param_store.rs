@@ -201,6 +201,24 @@ impl ParamStore {
         self.iter().filter(|(spec, _)| !spec.is_frozen)
     }
 
+    /// Freezes what `patterns` name ([`slime_config::frozen`]), beside what is never trained anyway; of a split model every
+    /// rank the same storages.
+    ///
+    /// # Errors
+    /// A pattern that matches nothing or parts a storage, or nothing is left to train.
+    pub fn freeze(&mut self, patterns: &[String]) -> Result<()> {
+        let names = |spec: &'_ StorageSpec| spec.views.iter().map(|view| view.name.clone()).collect();
+        let storages: Vec<Vec<String>> = self.whole_specs().iter().map(names).collect();
+        for (spec, is_frozen) in self.specs.iter_mut().zip(slime_config::frozen(patterns, &storages)?) {
+            spec.is_frozen |= is_frozen;
+        }
+        if self.trained().next().is_none() {
+            let message = "train.freeze: every parameter is frozen: nothing is left to train".to_owned();
+            return Err(slime_config::Error::Conflict(message).into());
+        }
+        Ok(())
+    }
+
     /// Number of parameters on this rank.
     pub fn num_parameters(&self) -> usize {
         self.specs.iter().map(StorageSpec::num_elements).sum()

@@ -59,7 +59,8 @@ pub fn bytes_of(tensor: &Tensor) -> Result<&[u8]> {
     Ok(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), len) })
 }
 
-/// The same, to be changed in place; as for [`floats_mut`], other handles must not be used meanwhile.
+/// The bytes of a contiguous tensor on the CPU, of any dtype, to be changed in place; other handles of it as for
+/// [`floats_mut`].
 ///
 /// # Errors
 /// Another device or layout.
@@ -68,7 +69,7 @@ pub fn bytes_mut(tensor: &mut Tensor) -> Result<&mut [u8]> {
     if len == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: checked above; the storage holds `len` bytes and lives as long as the borrowed tensor.
+    // SAFETY: `bytes_of` checked device, layout and size; the exclusive borrow keeps other views away.
     Ok(unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), len) })
 }
 
@@ -146,6 +147,8 @@ mod tests {
         floats_mut(&mut tensor).unwrap()[1] = 5.0;
         assert_eq!(Vec::<f32>::try_from(&tensor).unwrap(), [1.0, 5.0]);
         assert_eq!(bytes_of(&tensor).unwrap()[4..], 5.0f32.to_le_bytes());
+        bytes_mut(&mut tensor).unwrap()[4..].copy_from_slice(&7.0f32.to_le_bytes());
+        assert_eq!(Vec::<f32>::try_from(&tensor).unwrap(), [1.0, 7.0]);
     }
 
     #[test]

@@ -55,12 +55,12 @@ impl Trainer {
         }
         let lr = learning_rate(&train, step, num_steps);
         let began = Instant::now();
-        let grads = critic.optimizer.reduce_grads(&critic.groups)?;
+        let grads = critic.optimizer.reduce_grads()?;
         if self.comm.size() > 1 {
             self.observation.catch_up();
             self.report.collectives += began.elapsed();
         }
-        let grad_norm = critic.optimizer.update(&grads, &critic.groups, &train, lr)?;
+        let grad_norm = critic.optimizer.update(&grads, &train, lr)?;
         let mut put = |name, value| metrics.extra.insert(name, value);
         put("train/critic-value_loss", loss);
         put("train/critic-value_clipfrac", tally.sum(Stat::ValueClipped));

@@ -1,4 +1,4 @@
-//! Which ranks add up the gradient of what, and which of them counts it in the norm.
+//! Which ranks add up the gradient of what and share its optimizer state, and which of them counts it in the norm.
 //!
 //! A loss is a sum over all samples, its denominators applied, so gradients are sums over ranks, never means. A part of a
 //! tensor that several tensor-parallel ranks hold is summed over them first, since each saw its share of tokens or heads;
@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use slime_comm::{Axis, Collectives, Communicator, Op};
+use slime_comm::{Axis, Communicator, Op};
 use slime_model::{Parallel, ParamStore};
 use slime_torch::Group;
 use slime_weights::{StorageSpec, ViewSpec};
@@ -26,9 +26,6 @@ pub(crate) struct GradientGroups {
     experts: Group,
     /// By their number, the neighbours that hold the same parts.
     copies: BTreeMap<usize, Group>,
-    /// Whether this is the first of the ranks that hold the same dense parameters, and the first of those with the same
-    /// experts.
-    is_first: [bool; 2],
     tp_rank: usize,
 }
 
@@ -41,31 +38,37 @@ impl GradientGroups {
         let device = params.device();
         let all = Group::new(world.clone(), device)?;
         let Some(parallel) = params.parallel() else {
-            let (dense, experts, copies) = (all.clone(), all, BTreeMap::new());
-            return Ok(Self { world: None, dense, experts, copies, is_first: [true; 2], tp_rank: 0 });
+            return Ok(Self::unsplit(&all));
         };
         let (mesh, rank) = (parallel.mesh(), world.rank());
         let group = |axis| Ok::<_, crate::Error>(Group::new(mesh.split(&**world, axis)?, device)?);
         let (dense, experts) = (group(Axis::DpCp)?, group(Axis::Edp)?);
-        let is_first = [Axis::DpCp, Axis::Edp].map(|axis| mesh.coordinate(axis, rank) == 0);
         let tp_rank = mesh.coordinate(Axis::Tp, rank);
         let copies = copies(world, params, parallel)?;
-        Ok(Self { world: Some(all), dense, experts, copies, is_first, tp_rank })
+        Ok(Self { world: Some(all), dense, experts, copies, tp_rank })
     }
 
-    /// Adds up the gradient of a storage over all ranks that have a part of it, in place.
+    /// Of a model that every rank holds whole.
+    pub fn unsplit(all: &Group) -> Self {
+        let (dense, experts) = (all.clone(), all.clone());
+        Self { world: None, dense, experts, copies: BTreeMap::new(), tp_rank: 0 }
+    }
+
+    /// The ranks that hold the same of a storage and computed other samples.
+    pub fn of(&self, spec: &StorageSpec) -> &Group {
+        if spec.is_expert { &self.experts } else { &self.dense }
+    }
+
+    /// All ranks, where the model is split.
+    pub fn world(&self) -> Option<&Group> {
+        self.world.as_ref()
+    }
+
+    /// Adds up, in place, the gradient of what tensor-parallel ranks hold alike and saw other tokens or heads of.
     ///
     /// # Errors
     /// A failed collective.
-    pub fn sum(&self, spec: &StorageSpec, grad: &mut Tensor) -> Result<()> {
-        if !spec.is_expert {
-            self.sum_copies(spec, grad)?;
-        }
-        let group = if spec.is_expert { &self.experts } else { &self.dense };
-        Ok(group.all_reduce(grad, Op::Sum)?)
-    }
-
-    fn sum_copies(&self, spec: &StorageSpec, grad: &Tensor) -> Result<()> {
+    pub fn sum_copies(&self, spec: &StorageSpec, grad: &Tensor) -> Result<()> {
         // Neighbouring views that as many ranks hold are one message.
         for views in spec.views.chunk_by(|a, b| a.copies == b.copies) {
             let (Some(first), Some(group)) = (views.first(), self.copies.get(&views[0].copies)) else {
@@ -78,31 +81,10 @@ impl GradientGroups {
         Ok(())
     }
 
-    /// The Euclidean norm of the gradients of all parameters of the whole model, each counted once; the same on all ranks.
-    ///
-    /// # Errors
-    /// A failed collective.
-    pub fn norm<'a>(&self, grads: impl IntoIterator<Item = (&'a StorageSpec, &'a Tensor)>) -> Result<f64> {
-        let Some(world) = &self.world else {
-            return Ok(slime_torch::global_norm(grads.into_iter().map(|(_, grad)| grad))?);
-        };
-        let mut own = Vec::new();
-        for (spec, grad) in grads {
-            for view in spec.views.iter().filter(|view| self.counts(spec, view)) {
-                own.push(grad.f_narrow(0, view.offset_rows as i64, spec.num_rows(view) as i64)?);
-            }
-        }
-        let norm = slime_torch::global_norm(&own)?;
-        let mut square = [norm * norm];
-        world.comm().all_reduce(&mut square, Op::Sum)?;
-        Ok(square[0].sqrt())
-    }
-
-    fn counts(&self, spec: &StorageSpec, view: &ViewSpec) -> bool {
-        if spec.is_expert {
-            return self.is_first[1];
-        }
-        self.is_first[0] && self.tp_rank.is_multiple_of(view.copies)
+    /// Whether this rank is the first of the tensor-parallel ranks that hold a view alike, which counts it in the norm and
+    /// saves it; the ranks of [`Self::of`] have shares of it.
+    pub fn is_first(&self, spec: &StorageSpec, view: &ViewSpec) -> bool {
+        spec.is_expert || self.tp_rank.is_multiple_of(view.copies)
     }
 }
 

@@ -33,7 +33,7 @@ mod trainer;
 pub use error::{Error, Result};
 pub use metrics::StepMetrics;
 pub use observation::{LoggedSample, Observation, Report};
-pub use optimizer::Optimizer;
+pub use optimizer::{Buffer, Gradients, Optimizer};
 pub use packing::{MicroBatch, Place};
 pub use scored::Scored;
 pub use settings::{SamplingPenalties, Settings};

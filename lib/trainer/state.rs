@@ -1,9 +1,7 @@
 //! What a checkpoint holds of a trainer: buffers of f32 and a few counts.
 
-use slime_model::Model;
-use tch::{Device, Tensor};
-
-use crate::{Error, Optimizer, Result, Trainer};
+use crate::optimizer::{Buffer, Replica, missing};
+use crate::{Optimizer, Result, Trainer};
 
 /// Names of the critic's buffers begin with this.
 const CRITIC: &str = "critic/";
@@ -22,30 +20,27 @@ pub struct Progress {
 }
 
 impl Trainer {
-    /// The names and sizes (elements of f32) of all buffers, in a fixed order: those of the policy's optimizer, with
-    /// `critic/` before them those of the critic's, and `reference/<storage>` of a reference that follows the policy.
-    pub fn buffers(&self) -> Vec<(String, usize)> {
+    /// What this rank holds of the state, in a fixed order: the buffers of the policy's optimizer, with `critic/` before
+    /// their names those of the critic's, and `reference/<storage>` of a reference that follows the policy. The ranks
+    /// together save every element once.
+    pub fn buffers(&self) -> Vec<Buffer> {
         let mut buffers = self.actor.optimizer.buffers();
         if let Some(critic) = &self.critic {
-            let named = |(name, len)| (format!("{CRITIC}{name}"), len);
-            buffers.extend(critic.optimizer.buffers().into_iter().map(named));
+            buffers.extend(critic.optimizer.buffers().into_iter().map(|buffer| buffer.below(CRITIC)));
         }
         if let Some(reference) = self.moving_reference() {
-            let named = reference.params().iter();
-            buffers.extend(named.map(|(spec, tensor)| (format!("{REFERENCE}{}", spec.name), tensor.numel())));
+            buffers.extend(reference.buffers().into_iter().map(|buffer| buffer.below(REFERENCE)));
         }
         buffers
     }
 
-    /// The elements of one buffer, flat.
+    /// The elements of one buffer.
     ///
     /// # Errors
     /// No such buffer.
     pub fn read_buffer(&self, name: &str) -> Result<Vec<f32>> {
         if let Some(storage) = name.strip_prefix(REFERENCE) {
-            let tensor = self.reference_storage(name, storage)?;
-            let flat = tensor.f_to_device(Device::Cpu)?.f_to_kind(tch::Kind::Float)?.f_flatten(0, -1)?;
-            return Ok(Vec::try_from(flat)?);
+            return self.moving_reference().ok_or_else(|| missing(name))?.read_buffer(storage);
         }
         match name.strip_prefix(CRITIC) {
             Some(of_critic) => self.critic_optimizer(name)?.read_buffer(of_critic),
@@ -53,29 +48,18 @@ impl Trainer {
         }
     }
 
-    /// Overwrites one buffer; a master buffer sets the weights of its model too.
+    /// Overwrites one buffer. After the last one comes [`Self::resume`].
     ///
     /// # Errors
     /// No such buffer, or another number of elements.
     pub fn write_buffer(&mut self, name: &str, values: &[f32]) -> Result<()> {
         if let Some(storage) = name.strip_prefix(REFERENCE) {
-            let mut tensor = self.reference_storage(name, storage)?;
-            if tensor.numel() != values.len() {
-                let (expected, got) = (format!("{} elements", tensor.numel()), values.len().to_string());
-                return Err(Error::State { name: name.to_owned(), expected, got });
-            }
-            let source = Tensor::f_from_slice(values)?.f_view(tensor.size().as_slice())?;
-            return tch::no_grad(|| Ok(tensor.f_copy_(&source)?));
+            return self.moving_reference().ok_or_else(|| missing(name))?.write_buffer(storage, values);
         }
-        match name.strip_prefix(CRITIC) {
-            Some(of_critic) => {
-                self.critic_optimizer(name)?;
-                match &mut self.critic {
-                    Some(critic) => critic.optimizer.write_buffer(of_critic, values),
-                    None => Err(missing(name)),
-                }
-            }
-            None => self.actor.optimizer.write_buffer(name, values),
+        match (name.strip_prefix(CRITIC), &mut self.critic) {
+            (Some(of_critic), Some(critic)) => critic.optimizer.write_buffer(of_critic, values),
+            (Some(_), None) => Err(missing(name)),
+            (None, _) => self.actor.optimizer.write_buffer(name, values),
         }
     }
 
@@ -88,33 +72,28 @@ impl Trainer {
         }
     }
 
-    /// Continues there, after a resume.
-    pub fn set_progress(&mut self, progress: Progress) {
-        self.actor.optimizer.set_step_count(progress.optimizer_step);
+    /// Continues there, from the buffers that every rank has written. Collective.
+    ///
+    /// # Errors
+    /// A failed collective.
+    pub fn resume(&mut self, progress: Progress) -> Result<()> {
+        self.actor.optimizer.resume(progress.optimizer_step)?;
         if let Some(critic) = &mut self.critic {
-            critic.optimizer.set_step_count(progress.critic_step);
+            critic.optimizer.resume(progress.critic_step)?;
+        }
+        if let Some(reference) = self.moving_reference() {
+            reference.gather()?;
         }
         self.num_rollouts = progress.num_rollouts;
+        Ok(())
     }
 
-    fn moving_reference(&self) -> Option<&Model> {
-        self.reference.as_ref().filter(|_| self.settings.ref_update_interval.is_some())
-    }
-
-    fn reference_storage(&self, name: &str, storage: &str) -> Result<Tensor> {
-        let found = self.moving_reference().and_then(|reference| reference.params().find(storage));
-        found.ok_or_else(|| missing(name))
+    fn moving_reference(&self) -> Option<Replica<'_>> {
+        let reference = self.reference.as_ref().filter(|_| self.settings.ref_update_interval.is_some());
+        reference.map(|reference| Replica::new(reference.params(), self.actor.optimizer.groups()))
     }
 
     fn critic_optimizer(&self, name: &str) -> Result<&Optimizer> {
         self.critic.as_ref().map(|critic| &critic.optimizer).ok_or_else(|| missing(name))
-    }
-}
-
-fn missing(name: &str) -> Error {
-    Error::State {
-        name: name.to_owned(),
-        expected: "a buffer of this trainer".to_owned(),
-        got: "an unknown name".to_owned(),
     }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use slime_comm::{Collectives, Op};
 use slime_config::{LossType, OnFailure};
+use slime_model::ops::as_trained;
 use slime_record::SampleId;
 use tch::{Device, Tensor};
 
@@ -11,7 +12,6 @@ use crate::plan::Plan;
 use crate::prepared::Prepared;
 use crate::schedule::learning_rate;
 use crate::tally::{Peak, Stat, Tally};
-use crate::trainer::Trained;
 use crate::{Error, Result, Scored, StepMetrics, Trainer};
 
 impl Trainer {
@@ -47,13 +47,12 @@ impl Trainer {
             self.observation.catch_up();
         }
         let began = Instant::now();
-        let grads = self.actor.optimizer.reduce_grads(&self.actor.groups)?;
+        let grads = self.actor.optimizer.reduce_grads()?;
         self.waited(began);
         self.observation.detail("reduce_grads", began, 0);
         inspect(metrics, &grads)?;
         let began = Instant::now();
-        let Trained { optimizer, groups, .. } = &mut self.actor;
-        metrics.grad_norm = optimizer.update(&grads, groups, &self.settings.train, metrics.lr)?;
+        metrics.grad_norm = self.actor.optimizer.update(&grads, &self.settings.train, metrics.lr)?;
         self.observation.detail("optimizer", began, 0);
         Ok(())
     }
@@ -68,7 +67,8 @@ impl Trainer {
         tally: &mut Tally,
     ) -> Result<Tensor> {
         let (began, num_tokens) = (Instant::now(), prepared.batch.tokens.len());
-        let objective = self.objective(prepared, mean_weight, tally)?;
+        // Where nothing before a layer is trained, its ops have no gradient to tell them that they train.
+        let objective = as_trained(|| self.objective(prepared, mean_weight, tally))?;
         self.observation.detail("forward", began, num_tokens);
         let began = Instant::now();
         objective.loss.f_backward()?;

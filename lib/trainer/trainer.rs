@@ -6,10 +6,11 @@ use std::time::Instant;
 use slime_comm::{Axis, Communicator};
 use slime_config::{LossType, Moe, RoutingReplay};
 use slime_model::Model;
-use tch::{Device, Tensor};
+use tch::Device;
 
 use crate::flops::forward_flops;
 use crate::gradient_groups::GradientGroups;
+use crate::optimizer::Gradients;
 use crate::plan::Plan;
 use crate::{Error, Observation, Optimizer, Report, Result, Scored, Settings, StepMetrics};
 
@@ -37,7 +38,6 @@ impl From<Model> for Roles {
 pub(crate) struct Trained {
     pub model: Model,
     pub optimizer: Optimizer,
-    pub groups: GradientGroups,
 }
 
 /// One rank of the trainer. Every rank is given the same samples; its data-parallel share of them it computes together with
@@ -59,17 +59,18 @@ pub struct Trainer {
     pub(crate) num_rollouts: u64,
 }
 
-/// A look at an optimizer step before its update: its numbers and the reduced gradients by storage.
-pub(crate) type Inspect<'a> = dyn FnMut(&StepMetrics, &[(String, Tensor)]) -> Result<()> + 'a;
+/// A look at an optimizer step before its update: its numbers and the reduced gradients.
+pub(crate) type Inspect<'a> = dyn FnMut(&StepMetrics, &Gradients) -> Result<()> + 'a;
 
 impl Trainer {
     /// A trainer with fresh moments.
     ///
     /// # Errors
     /// [`Error::Role`] when the configured formulas need a model that is not there; parameters of another dtype than
-    /// f32 and bf16, or no room; ranks with GPUs that cannot meet.
+    /// f32 and bf16, or no room; ranks with GPUs that cannot meet; patterns of `train.freeze` that do not fit the model.
     pub fn new(roles: impl Into<Roles>, comm: Arc<dyn Communicator>, settings: Settings) -> Result<Self> {
-        let Roles { policy, reference, teacher, critic } = roles.into();
+        let Roles { mut policy, reference, teacher, critic } = roles.into();
+        policy.params_mut().freeze(&settings.train.freeze)?;
         let algorithm = &settings.algorithm;
         let has_head = |model: &Model| model.has_value_head();
         for (is_there, is_needed, role) in [
@@ -93,9 +94,9 @@ impl Trainer {
             }
         };
         let trained = |model: Model| {
-            let groups = GradientGroups::new(&comm, model.params())?;
-            let optimizer = Optimizer::new(model.params())?;
-            Ok::<_, Error>(Trained { model, optimizer, groups })
+            let groups = Arc::new(GradientGroups::new(&comm, model.params())?);
+            let optimizer = Optimizer::new(model.params(), groups)?;
+            Ok::<_, Error>(Trained { model, optimizer })
         };
         let (actor, critic) = (trained(policy)?, critic.map(trained).transpose()?);
         let (observation, report) = (Observation::default(), Report::default());
@@ -148,15 +149,15 @@ impl Trainer {
         self.train_rollout_with(scored, |_, _| Ok(()))
     }
 
-    /// The same; `inspect` sees the metrics and the reduced gradients (by storage, before clipping) of every
-    /// optimizer step of the policy before its update.
+    /// The same; `inspect` sees the metrics and the reduced gradients (before clipping) of every optimizer step of the
+    /// policy before its update, on every rank.
     ///
     /// # Errors
     /// As [`Self::train_rollout`], and those of `inspect`.
     pub fn train_rollout_with(
         &mut self,
         scored: &[Scored],
-        mut inspect: impl FnMut(&StepMetrics, &[(String, Tensor)]) -> Result<()>,
+        mut inspect: impl FnMut(&StepMetrics, &Gradients) -> Result<()>,
     ) -> Result<Vec<StepMetrics>> {
         self.report = Report::default();
         let began = Instant::now();

@@ -75,17 +75,17 @@ pub fn report(dir: &Path) -> Result<Report, Failure> {
 
 /// Files and tensors as JSON, their bytes, and both as tables in `text`.
 fn describe(checkpoint: &Checkpoint, text: &mut String) -> (Vec<Value>, Vec<Value>, u64) {
-    let mut rows = vec![["rank", "file", "bytes", "ranges"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["rank", "file", "bytes", "datasets"].map(str::to_owned).to_vec()];
     let mut files = Vec::new();
-    for (rank, (file, bytes, num_ranges)) in checkpoint.rank_files().enumerate() {
-        rows.push(vec![rank.to_string(), file.to_owned(), bytes.to_string(), num_ranges.to_string()]);
-        files.push(json!({"name": file, "num_bytes": bytes, "num_ranges": num_ranges}));
+    for (rank, (file, bytes, num_datasets)) in checkpoint.rank_files().enumerate() {
+        rows.push(vec![rank.to_string(), file.to_owned(), bytes.to_string(), num_datasets.to_string()]);
+        files.push(json!({"name": file, "num_bytes": bytes, "num_datasets": num_datasets}));
     }
     *text = format!("{}\n", table::table(&rows));
     let mut rows = vec![["tensor", "dtype", "shape", "bytes"].map(str::to_owned).to_vec()];
     let (mut tensors, mut total) = (Vec::new(), 0);
     for (name, info) in checkpoint.tensors() {
-        let num_bytes = info.num_elements() * info.dtype.size() as u64;
+        let num_bytes = (info.num_elements() * info.dtype.size()) as u64;
         total += num_bytes;
         rows.push(vec![
             name.to_owned(),

@@ -10,23 +10,25 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use slime_checkpoint::{
-    Checkpoint, Dtype, Error, Shard, Snapshot, TensorInfo, Writer, checkpoints, complete, newest, prune,
-    write,
+    Checkpoint, Dtype, Error, Shard, Snapshot, Writer, checkpoints, complete, newest, prune, write,
 };
+use slime_config::{TensorBox, TensorPart};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Bytes of element range `range` of a tensor: any range of any tensor can be made without the rest.
-fn content(name: &str, dtype: Dtype, range: Range<u64>, step: u64) -> Vec<u8> {
+fn content(name: &str, dtype: Dtype, range: Range<usize>, step: u64) -> Vec<u8> {
     let seed = name.bytes().fold(step + 1, |acc, b| acc.wrapping_mul(31).wrapping_add(u64::from(b)));
     let size = dtype.size();
     range
-        .flat_map(|i| (seed ^ i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[8 - size..].to_vec())
+        .flat_map(|i| {
+            (seed ^ i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[8 - size..].to_vec()
+        })
         .collect()
 }
 
 /// 6 million elements are 24 MB, more than one checksum's chunk.
-const TENSORS: [(&str, Dtype, &[u64]); 6] = [
+const TENSORS: [(&str, Dtype, &[usize]); 6] = [
     ("optimizer/exp_avg/layers.0.qkv", Dtype::F32, &[2000, 3000]),
     ("model/layers.0.qkv", Dtype::Bf16, &[96, 64]),
     ("model/final_norm", Dtype::F64, &[7]),
@@ -35,20 +37,20 @@ const TENSORS: [(&str, Dtype, &[u64]); 6] = [
     ("cursor", Dtype::I64, &[3]),
 ];
 
+/// The elements `range` of a tensor as a shard of the same name.
+fn range_of(name: &str, dtype: Dtype, shape: &[usize], range: Range<usize>, step: u64) -> Shard {
+    let bytes = content(name, dtype, range.clone(), step);
+    let parts = vec![TensorPart { range, ..TensorPart::whole(name, shape) }];
+    Shard { name: name.into(), dtype, parts, bytes }
+}
+
 /// Rank `rank`'s even flat range of every tensor; small ones leave some ranks without an element.
 fn snapshot(rank: usize, world_size: usize, step: u64) -> Snapshot {
     let shards = TENSORS
         .iter()
         .map(|&(name, dtype, shape)| {
-            let tensor = TensorInfo { dtype, shape: shape.to_vec() };
-            let at = |r: usize| tensor.num_elements() * r as u64 / world_size as u64;
-            let range = at(rank)..at(rank + 1);
-            Shard {
-                name: name.into(),
-                range: range.clone(),
-                bytes: content(name, dtype, range, step),
-                tensor,
-            }
+            let at = |r: usize| shape.iter().product::<usize>() * r / world_size;
+            range_of(name, dtype, shape, at(rank)..at(rank + 1), step)
         })
         .collect();
     let meta = serde_json::json!({ "step": step });
@@ -66,7 +68,7 @@ fn write_all(dir: &Path, world_size: usize, step: u64) {
 }
 
 /// Reads everything as `world_size` ranks with even ranges and compares.
-fn check(dir: &Path, world_size: u64) {
+fn check(dir: &Path, world_size: usize) {
     let checkpoint = Checkpoint::open(dir).unwrap();
     let step = checkpoint.meta()["step"].as_u64().unwrap();
     assert_eq!(checkpoint.tensors().count(), TENSORS.len());
@@ -100,6 +102,60 @@ fn any_number_of_ranks_reads_what_any_number_wrote() {
     }
 }
 
+/// The parts that a rank has of a matrix of 9 x 8, and of one of 6 x 10 behind it in the same buffer: cut by `columns`, and
+/// each box by `ranges`.
+fn boxed(columns: usize, ranges: usize, rank: usize) -> Vec<TensorPart> {
+    let (column, range) = (rank / ranges, rank % ranges);
+    let part = |tensor: &str, shape: &[usize]| {
+        let at = |i: usize| shape[1] * i / columns;
+        let bounds = TensorBox::whole(shape).narrow(1, at(column)..at(column + 1));
+        let len = bounds.num_elements();
+        let range = len * range / ranges..len * (range + 1) / ranges;
+        TensorPart { tensor: tensor.into(), shape: shape.to_vec(), bounds, range }
+    };
+    vec![part("a", &[9, 8]), part("b", &[6, 10])]
+}
+
+#[test]
+fn boxes_are_read_however_they_were_cut() {
+    let values = |tensor: &str, shape: &[usize]| content(tensor, Dtype::F32, 0..shape[0] * shape[1], 3);
+    let bytes_of = |parts: &[TensorPart]| -> Vec<u8> {
+        let of_part = |part: &TensorPart| {
+            let (all, mut bytes) = (values(&part.tensor, &part.shape), vec![0; 4 * part.len()]);
+            for run in TensorPart::whole(&part.tensor, &part.shape).runs(part) {
+                let (from, to, len) = (4 * run.from, 4 * run.to, 4 * run.len);
+                bytes[to..to + len].copy_from_slice(&all[from..from + len]);
+            }
+            bytes
+        };
+        parts.iter().flat_map(of_part).collect()
+    };
+    let layouts = [(1, 1), (1, 3), (2, 1), (3, 2)];
+    for (columns, ranges) in layouts {
+        let root = tempfile::tempdir().unwrap();
+        let world_size = columns * ranges;
+        for rank in (0..world_size).rev() {
+            let parts = boxed(columns, ranges, rank);
+            let bytes = bytes_of(&parts);
+            let shards = vec![Shard { name: "fused".into(), dtype: Dtype::F32, parts, bytes }];
+            let (token, meta) = ("t".into(), serde_json::Value::Null);
+            write(root.path(), &Snapshot { rank, world_size, token, meta, shards }, PATIENCE).unwrap();
+        }
+        complete(root.path()).unwrap();
+        let checkpoint = Checkpoint::open(root.path()).unwrap();
+        assert_eq!(checkpoint.rank_files().map(|(_, _, datasets)| datasets).sum::<usize>(), world_size);
+        for (columns, ranges) in layouts {
+            for rank in 0..columns * ranges {
+                let parts = boxed(columns, ranges, rank);
+                assert!(checkpoint.read_parts(&parts).unwrap() == bytes_of(&parts));
+            }
+        }
+        let other = TensorPart::whole("a", &[8, 9]);
+        let error = checkpoint.read_parts(&[other]).unwrap_err().to_string();
+        assert_eq!(error, "tensor a: expected shape [8, 9], the checkpoint has [9, 8]");
+    }
+}
+
 #[test]
 fn hdf5_itself_reads_the_same_values_aligned_and_contiguous() {
     let root = tempfile::tempdir().unwrap();
@@ -116,13 +172,15 @@ fn hdf5_itself_reads_the_same_values_aligned_and_contiguous() {
         file = open();
     }
     let file = file.unwrap();
-    let dataset = file.dataset("optimizer/exp_avg/layers.0.qkv@3000000").unwrap();
+    let dataset = file.dataset("optimizer/exp_avg/layers.0.qkv").unwrap();
     assert_eq!(dataset.offset().unwrap() % 4096, 0);
     assert!(!dataset.is_chunked() && dataset.filters().is_empty());
-    assert_eq!(dataset.attr("shape").unwrap().read_raw::<u64>().unwrap(), [2000, 3000]);
+    let parts: hdf5_metno::types::VarLenUnicode = dataset.attr("parts").unwrap().read_scalar().unwrap();
+    let parts: Vec<TensorPart> = serde_json::from_str(&parts).unwrap();
+    assert_eq!((&parts[0].shape, &parts[0].range), (&vec![2000, 3000], &(3_000_000..6_000_000)));
     let values: Vec<u8> = dataset.read_raw::<f32>().unwrap().into_iter().flat_map(f32::to_le_bytes).collect();
     assert!(values == content("optimizer/exp_avg/layers.0.qkv", Dtype::F32, 3_000_000..6_000_000, 1));
-    let bf16 = file.dataset("model/layers.0.qkv@3072").unwrap();
+    let bf16 = file.dataset("model/layers.0.qkv").unwrap();
     let dtype: hdf5_metno::types::VarLenUnicode = bf16.attr("dtype").unwrap().read_scalar().unwrap();
     assert_eq!(dtype.as_str(), "bf16");
     let values: Vec<u8> = bf16.read_raw::<u16>().unwrap().into_iter().flat_map(u16::to_le_bytes).collect();
@@ -139,8 +197,9 @@ fn h5py_reads_the_same_values() {
     }
     let root = tempfile::tempdir().unwrap();
     write_all(root.path(), 1, 1);
-    let script = "import h5py, sys\nf = h5py.File(sys.argv[1])\nd = f['model/layers.0.qkv@0']\n\
-                  assert d.attrs['dtype'] == 'bf16' and d.dtype == 'uint16' and list(d.attrs['shape']) == [96, 64]\n\
+    let script = "import h5py, json, sys\nf = h5py.File(sys.argv[1])\nd = f['model/layers.0.qkv']\n\
+                  assert d.attrs['dtype'] == 'bf16' and d.dtype == 'uint16'\n\
+                  assert json.loads(d.attrs['parts'])[0]['shape'] == [96, 64]\n\
                   sys.stdout.buffer.write(d[()].tobytes())";
     let out =
         Command::new(&python).args(["-c", script]).arg(root.path().join("rank_00000.h5")).output().unwrap();
@@ -168,7 +227,7 @@ fn damage_is_named() {
     let mut flipped = good.clone();
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
-    assert!(damaged(&flipped).contains("tensor optimizer/exp_avg/layers.0.qkv"));
+    assert!(damaged(&flipped).contains("dataset optimizer/exp_avg/layers.0.qkv"));
     fs::write(&path, &good).unwrap();
     check(&dir, 1);
 
@@ -193,12 +252,7 @@ fn ranks_that_do_not_fit_are_refused() {
         meta: serde_json::Value::Null,
         shards,
     };
-    let part = |range: Range<u64>| Shard {
-        name: "w".into(),
-        tensor: TensorInfo { dtype: Dtype::F32, shape: vec![8] },
-        bytes: content("w", Dtype::F32, range.clone(), 0),
-        range,
-    };
+    let part = |range: Range<usize>| range_of("w", Dtype::F32, &[8], range, 0);
     let mut round = 0;
     let mut error = |first: Vec<Shard>, second: Vec<Shard>| {
         round += 1;
@@ -209,9 +263,7 @@ fn ranks_that_do_not_fit_are_refused() {
         error
     };
     assert_eq!(error(vec![part(0..4)], vec![part(5..8)]), "tensor w: no rank has element 4 of 8");
-    assert!(
-        error(vec![part(0..4)], vec![Shard::whole("w", Dtype::F64, vec![8], vec![0; 64])]).contains("F64")
-    );
+    assert!(error(vec![part(0..4)], vec![Shard::whole("w", Dtype::F64, &[8], vec![0; 64])]).contains("F64"));
     let mut short = part(4..8);
     short.bytes.pop();
     let told = error(vec![part(0..4)], vec![short]);
@@ -231,7 +283,7 @@ fn replicated_ranges_are_read_once() {
         world_size: 2,
         token: "t".into(),
         meta: serde_json::Value::Null,
-        shards: vec![Shard::whole("w", Dtype::U8, vec![10], (0..10).collect())],
+        shards: vec![Shard::whole("w", Dtype::U8, &[10], (0..10).collect())],
     };
     write(root.path(), &whole(1), PATIENCE).unwrap();
     write(root.path(), &whole(0), PATIENCE).unwrap();

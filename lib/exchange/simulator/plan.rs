@@ -61,6 +61,8 @@ impl Plan {
             max_staleness,
             checkpoint_interval: rng.random_range(0..=3),
             keep_checkpoints: rng.random_range(1..=2),
+            keep_weights_every: 0,
+            resume: None,
             visibility_ms: 2 * VISIBILITY_MS,
             eval_interval,
             num_replicas,

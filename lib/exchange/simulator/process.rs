@@ -41,9 +41,16 @@ enum Work {
     Load(Option<Physical>),
     Save(Physical),
     Trained(u64),
-    Checkpoint(Physical),
+    /// The place, and the consumed steps at the moment of the copy.
+    Checkpoint(Physical, Vec<u64>),
     Swap(Physical),
-    Generated { step: u64, group: u32, attempt: u32, prompt: String, version: u64 },
+    Generated {
+        step: u64,
+        group: u32,
+        attempt: u32,
+        prompt: String,
+        version: u64,
+    },
     Scored(String, Vec<ColumnRow>),
 }
 
@@ -252,8 +259,8 @@ impl Process {
                 Oracle::check_consumed(&self.consumed);
                 trainer.on_trained();
             }
-            (Machine::Trainer(trainer), Work::Checkpoint(place)) => {
-                let bytes = serde_json::to_vec(&self.consumed).expect("numbers");
+            (Machine::Trainer(trainer), Work::Checkpoint(place, consumed)) => {
+                let bytes = serde_json::to_vec(&consumed).expect("numbers");
                 self.store.seal(&format!("{}/state", paths::checkpoint(place)), &bytes)?;
                 trainer.on_checkpointed(Oracle::mark(&bytes));
             }
@@ -324,7 +331,8 @@ impl Process {
                             add(&mut self.works, 40, Work::Trained(manifest.step));
                         }
                         TrainerAction::SaveCheckpoint { place } => {
-                            add(&mut self.works, 20, Work::Checkpoint(place));
+                            // Takes as long as several steps now and then.
+                            add(&mut self.works, 60, Work::Checkpoint(place, self.consumed.clone()));
                         }
                         TrainerAction::Done { is_complete } => {
                             let is_asked = self.is_drained || world.borrow().truth(paths::STOP).is_some();

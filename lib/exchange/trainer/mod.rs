@@ -10,20 +10,23 @@
 //!             Load { checkpoint } => { load it, or the import; trainer.on_loaded() or on_load_failed() }
 //!             SaveWeights { place } => { write paths::weights(place); trainer.on_saved(publication) }
 //!             Train { manifest, segments, columns } => { one training step; trainer.on_trained() }
-//!             SaveCheckpoint { place } => { write paths::checkpoint(place); trainer.on_checkpointed(mark) }
+//!             SaveCheckpoint { place } => copy the state, start writing it to paths::checkpoint(place)
 //!             Done { is_complete } => return Ok(()),
 //!         }
 //!     }
+//!     if a checkpoint is written { trainer.on_checkpointed(place, mark) }
 //!     sleep a few milliseconds when there was no action
 //! }
 //! ```
 
+mod checkpoint;
 mod prune;
 
 use std::collections::BTreeMap;
 
 use slime_record::{Epoch, Manifest, Publication};
 
+use self::checkpoint::{Writing, start_from};
 use crate::evaluations::Evaluations;
 use crate::holder;
 use crate::owner::Heartbeats;
@@ -49,6 +52,10 @@ pub struct TrainerConfig {
     pub checkpoint_interval: u64,
     /// Complete checkpoints that are kept.
     pub keep_checkpoints: usize,
+    /// Weights of versions that this divides are kept for ever; 0 keeps none.
+    pub keep_weights_every: u64,
+    /// Start from the checkpoint of this version of the line; without, from the newest.
+    pub resume: Option<u64>,
     /// Twice the longest time a name may stay invisible to another reader; pruning waits for it.
     pub visibility_ms: u64,
     /// As the step builder's: the run is done after the last evaluation.
@@ -82,7 +89,8 @@ pub enum TrainerAction {
         /// Its column files by path, verified.
         columns: BTreeMap<String, Bytes>,
     },
-    /// Write the trainer state below `paths::checkpoint(place)`, then [`Trainer::on_checkpointed`].
+    /// Copy the trainer state and begin to write it below `paths::checkpoint(place)`; [`Trainer::on_checkpointed`] follows
+    /// when it is written, while training goes on. The next one comes after that.
     SaveCheckpoint {
         /// The version.
         place: Physical,
@@ -103,8 +111,6 @@ enum Phase {
     Saving,
     MustPublish(Box<Publication>),
     MustCheckpoint,
-    Checkpointing,
-    MustComplete(Vec<u8>),
     Waiting,
     Training,
     Done,
@@ -121,7 +127,9 @@ pub struct Trainer {
     phase: Phase,
     /// Training steps done.
     version: u64,
+    /// The newest version whose checkpoint was begun.
     last_checkpoint: u64,
+    writing: Option<Writing>,
     completed: Vec<(Physical, u64)>,
     next_prune_ms: u64,
     held: Heartbeats,
@@ -141,7 +149,7 @@ impl Trainer {
         let mut lineage = Lineage::default();
         lineage.refresh(store)?;
         loop {
-            let checkpoint = lineage.newest_checkpoint(store)?;
+            let checkpoint = start_from(&lineage, store, config.resume)?;
             let epoch = Epoch {
                 epoch: lineage.living().unwrap_or(0) + 1,
                 parent: checkpoint.map(|place| place.epoch),
@@ -157,7 +165,7 @@ impl Trainer {
                 continue;
             }
             // A checkpoint completed, or pruned, before the epoch existed counts: then start once more.
-            let again = lineage.newest_checkpoint(store)?;
+            let again = start_from(&lineage, store, config.resume)?;
             lineage.insert(epoch.clone())?;
             if again != checkpoint {
                 continue;
@@ -176,6 +184,7 @@ impl Trainer {
                 phase: Phase::Starting,
                 version: epoch.checkpoint,
                 last_checkpoint: epoch.checkpoint,
+                writing: None,
                 completed: Vec::new(),
                 next_prune_ms: 0,
                 held: Heartbeats::new(),
@@ -226,12 +235,6 @@ impl Trainer {
         self.phase = if self.is_published(self.version) { Phase::MustSave } else { Phase::Waiting };
     }
 
-    /// The checkpoint's files are written and synced; `mark` is what its COMPLETE shall say, which this machine alone
-    /// commits.
-    pub fn on_checkpointed(&mut self, mark: impl Into<Vec<u8>>) {
-        self.phase = Phase::MustComplete(mark.into());
-    }
-
     /// Ends at the next step boundary, with a checkpoint of what it has published.
     pub fn drain(&mut self) {
         self.is_draining = true;
@@ -264,12 +267,7 @@ impl Trainer {
             store.commit(&paths::version(self.place()), &to_json(&**publication))?;
             self.phase = if self.is_checkpoint_due() { Phase::MustCheckpoint } else { Phase::Waiting };
         }
-        if let Phase::MustComplete(mark) = &self.phase {
-            let path = paths::complete(self.place());
-            store.commit(&path, mark)?;
-            self.last_checkpoint = self.version;
-            self.phase = Phase::Waiting;
-        }
+        self.complete_checkpoint(store)?;
         self.next_action(store)
     }
 
@@ -286,20 +284,6 @@ impl Trainer {
         }
     }
 
-    fn is_checkpoint_due(&self) -> bool {
-        let passed = self.version - self.last_checkpoint.min(self.version);
-        let is_last = self.version == self.config.num_steps;
-        let interval = self.config.checkpoint_interval;
-        let is_on_grid = interval > 0 && passed >= interval;
-        passed > 0 && (is_on_grid || is_last || self.wants_save || self.is_draining)
-    }
-
-    /// Whether what is published and not yet in a checkpoint shall be in one now.
-    fn is_checkpoint_wished(&self) -> bool {
-        let is_new = self.version > self.last_checkpoint && self.is_published(self.version);
-        is_new && (self.is_draining || self.wants_save)
-    }
-
     fn next_action(&mut self, store: &mut dyn Store) -> Result<Vec<TrainerAction>> {
         let action = match self.phase {
             Phase::Starting => {
@@ -313,9 +297,10 @@ impl Trainer {
                 self.phase = Phase::Saving;
                 TrainerAction::SaveWeights { place: self.place() }
             }
+            Phase::MustCheckpoint if self.writing.is_some() => return Ok(Vec::new()),
             Phase::MustCheckpoint => {
-                self.phase = Phase::Checkpointing;
-                TrainerAction::SaveCheckpoint { place: self.place() }
+                self.phase = Phase::Waiting;
+                TrainerAction::SaveCheckpoint { place: self.begin_checkpoint() }
             }
             Phase::Waiting => {
                 let control = Control::read(store)?;
@@ -330,7 +315,7 @@ impl Trainer {
                     self.phase = Phase::MustCheckpoint;
                     return self.next_action(store);
                 }
-                if self.wants_save && self.last_checkpoint == self.version {
+                if self.wants_save && self.last_checkpoint == self.version && self.writing.is_none() {
                     store.remove(paths::SAVE)?;
                     self.wants_save = false;
                 }
@@ -346,6 +331,10 @@ impl Trainer {
     }
 
     fn next_step(&mut self, store: &mut dyn Store, control: Control) -> Result<Vec<TrainerAction>> {
+        let is_ending = self.version == self.config.num_steps || self.is_draining;
+        if is_ending && self.writing.is_some() {
+            return Ok(Vec::new());
+        }
         if self.version == self.config.num_steps {
             self.lineage.refresh(store)?;
             let due = self.evaluations.due(store, &self.lineage)?;

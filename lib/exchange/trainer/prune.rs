@@ -75,7 +75,10 @@ impl Trainer {
         }
         let due = self.evaluations.due(store, &self.lineage)?;
         oldest = oldest.min(due.map_or(oldest, |place| place.version));
-        let old: Vec<Physical> = self.lineage.published().filter(|place| place.version < oldest).collect();
+        let every = self.config.keep_weights_every;
+        let is_kept = |version: u64| every > 0 && version > 0 && version.is_multiple_of(every);
+        let is_old = |place: &Physical| place.version < oldest && !is_kept(place.version);
+        let old: Vec<Physical> = self.lineage.published().filter(is_old).collect();
         for place in old {
             store.remove(&paths::version(place))?;
             store.remove(&paths::weights(place))?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use slime_comm::Single;
 use slime_config::{AdvantageEstimator, CorrectionWeight, LossType, OnFailure};
 use slime_model::Model;
-use slime_trainer::{Error, Roles, Scored, Settings, Trainer};
+use slime_trainer::{Buffer, Error, Roles, Scored, Settings, Trainer};
 use tch::{Device, Kind};
 use tiny::{model, rollout, settings, trainer};
 
@@ -38,10 +38,10 @@ fn critic_and_moving_reference_resume_to_the_same_bits() {
     let second = whole.train_rollout(&scored).unwrap().remove(0);
     assert_eq!(second.kl_loss.to_bits(), 0, "after two rollouts the reference is the policy");
     let mut resumed = make();
-    for (name, _) in whole.buffers() {
+    for Buffer { name, .. } in whole.buffers() {
         resumed.write_buffer(&name, &whole.read_buffer(&name).unwrap()).unwrap();
     }
-    resumed.set_progress(whole.progress());
+    resumed.resume(whole.progress()).unwrap();
     let expected = whole.train_rollout(&scored).unwrap();
     assert!(expected[0].kl_loss > 0.0);
     assert_eq!(resumed.train_rollout(&scored).unwrap(), expected);

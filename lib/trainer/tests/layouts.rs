@@ -104,7 +104,7 @@ fn run_as(
     let steps = trainer
         .train_rollout_with(scored, |_, grads| {
             if first.is_empty() {
-                first = grads.iter().map(|(name, grad)| (name.clone(), grad.copy())).collect();
+                first = grads.whole()?;
             }
             Ok(())
         })

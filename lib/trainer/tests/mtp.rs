@@ -33,7 +33,7 @@ fn step(
     let mut seen = Vec::new();
     let steps = trainer
         .train_rollout_with(scored, |_, grads| {
-            seen = grads.iter().map(|(name, grad)| (name.clone(), grad.copy())).collect();
+            seen = grads.whole()?;
             Ok(())
         })
         .unwrap();
@@ -90,7 +90,7 @@ fn it_learns_beside_supervised_training() {
         losses.push(trainer.train_rollout(&scored).unwrap()[0].extra["train/mtp_loss"]);
     }
     assert!(losses[39] < 0.6 * losses[0], "{losses:?}");
-    assert!(trainer.buffers().iter().any(|(name, _)| name == "exp_avg/mtp.input_proj"));
+    assert!(trainer.buffers().iter().any(|buffer| buffer.name == "exp_avg/mtp.input_proj"));
 }
 
 #[test]

@@ -190,6 +190,6 @@ fn correction_bias_is_neither_trained_nor_part_of_the_state() {
     let (bias_before, router_before) = (bias(&trainer), router(&trainer));
     trainer.train_rollout(&scored).unwrap();
     assert!(bias(&trainer).equal(&bias_before) && !router(&trainer).equal(&router_before));
-    assert!(trainer.buffers().iter().all(|(name, _)| !name.contains("router_bias")));
-    assert!(trainer.buffers().iter().any(|(name, _)| name == "master/layers.1.router"));
+    assert!(trainer.buffers().iter().all(|buffer| !buffer.name.contains("router_bias")));
+    assert!(trainer.buffers().iter().any(|buffer| buffer.name == "master/layers.1.router"));
 }

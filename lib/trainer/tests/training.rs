@@ -25,7 +25,7 @@ fn run(
     let metrics = trainer
         .train_rollout_with(scored, |_, grads| {
             if first.is_empty() {
-                first = grads.iter().map(|(_, grad)| grad.copy()).collect();
+                first = grads.whole()?.into_iter().map(|(_, grad)| grad).collect();
             }
             Ok(())
         })
@@ -217,12 +217,12 @@ fn state_buffers_resume_to_the_same_bits() {
     let mut whole = trainer(Kind::Float, Arc::new(Single), settings());
     whole.train_rollout(&scored).unwrap();
     let mut resumed = trainer(Kind::Float, Arc::new(Single), settings());
-    for (name, len) in whole.buffers() {
-        let values = whole.read_buffer(&name).unwrap();
-        assert_eq!(values.len(), len);
-        resumed.write_buffer(&name, &values).unwrap();
+    for buffer in whole.buffers() {
+        let values = whole.read_buffer(&buffer.name).unwrap();
+        assert_eq!(values.len(), buffer.len());
+        resumed.write_buffer(&buffer.name, &values).unwrap();
     }
-    resumed.set_progress(whole.progress());
+    resumed.resume(whole.progress()).unwrap();
     let expected = whole.train_rollout(&scored).unwrap();
     assert_eq!(resumed.train_rollout(&scored).unwrap(), expected);
     for ((_, a), (_, b)) in whole.policy().params().iter().zip(resumed.policy().params().iter()) {

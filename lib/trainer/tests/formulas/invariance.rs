@@ -21,7 +21,7 @@ fn outcome(mut trainer: Trainer, scored: &[Scored]) -> Outcome {
     let steps = trainer
         .train_rollout_with(scored, |_, reduced| {
             if first.is_empty() {
-                first = reduced.iter().map(|(name, grad)| (name.clone(), grad.copy())).collect();
+                first = reduced.whole()?;
             }
             Ok(())
         })
