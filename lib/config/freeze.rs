@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(
             of(&["model.layers.1.mlp.gate"]).unwrap_err().to_string(),
             "train.freeze: \"model.layers.1.mlp.gate\" matches no parameter of the model\nhint: did you mean \
-             model.layers.1.mlp.gate.weight, model.layers.10.mlp.gate.weight, model.embed_tokens.weight?"
+             model.layers.1.mlp.gate.weight, model.layers.10.mlp.gate.weight, model.layers.0.self_attn.q_proj.weight?"
         );
         assert_eq!(
             of(&["*.q_proj.*"]).unwrap_err().to_string(),
