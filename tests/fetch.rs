@@ -68,7 +68,10 @@ fn answer(stream: TcpStream, pages: &Mutex<BTreeMap<String, Page>>, log: &Log) -
     let (status, range) = if start > 0 { ("206 Partial Content", range) } else { (status, String::new()) };
     let link = link.map_or(String::new(), |next| format!("Link: <{next}>; rel=\"next\"\r\n"));
     let rest = &body[start..];
-    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{link}{range}Connection: close\r\n\r\n", rest.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Length: {}\r\n{link}{range}Connection: close\r\n\r\n",
+        rest.len()
+    );
     let mut stream = stream;
     stream.write_all(head.as_bytes()).ok()?;
     stream.write_all(&rest[..cut_at.unwrap_or(rest.len())]).ok()
@@ -103,7 +106,10 @@ const CONFIG: &[u8] = b"{\"model_type\": \"llama\"}\n";
 
 fn large(path: &str, bytes: &[u8]) -> String {
     let sum = sum("sha256sum", bytes);
-    format!(r#"{{"type":"file","path":"{path}","size":{0},"oid":"0","lfs":{{"oid":"{sum}","size":{0}}}}}"#, bytes.len())
+    format!(
+        r#"{{"type":"file","path":"{path}","size":{0},"oid":"0","lfs":{{"oid":"{sum}","size":{0}}}}}"#,
+        bytes.len()
+    )
 }
 
 fn small(path: &str, bytes: &[u8]) -> String {
@@ -114,7 +120,10 @@ const TREE: &str = "/api/models/some/model/tree/main?recursive=true";
 
 /// A repository whose list has two pages and whose weights break off once.
 fn model(endpoint: &str) -> BTreeMap<String, Page> {
-    let first = format!(r#"[{},{{"type":"directory","path":"sub","oid":"1","size":0}}]"#, small("sub/config.json", CONFIG));
+    let first = format!(
+        r#"[{},{{"type":"directory","path":"sub","oid":"1","size":0}}]"#,
+        small("sub/config.json", CONFIG)
+    );
     let second = format!("[{},{}]", large("model.safetensors", WEIGHTS), large("pytorch_model.bin", b"old"));
     let files = "/some/model/resolve/main";
     BTreeMap::from([
@@ -138,8 +147,11 @@ fn interrupted_download_goes_on_where_it_was_and_is_checked() {
     assert_eq!(fs::read(folder.join("sub/config.json")).unwrap(), CONFIG);
     assert!(!folder.join("model.safetensors.part").exists() && !folder.join("pytorch_model.bin").exists());
     let requests = std::mem::take(&mut *log.lock().unwrap());
-    let starts: Vec<usize> =
-        requests.iter().filter(|(path, ..)| path.ends_with("model.safetensors")).map(|(_, start, _)| *start).collect();
+    let starts: Vec<usize> = requests
+        .iter()
+        .filter(|(path, ..)| path.ends_with("model.safetensors"))
+        .map(|(_, start, _)| *start)
+        .collect();
     assert_eq!(starts, [0, 10]);
     assert!(requests.iter().all(|(.., authorization)| authorization.as_deref() == Some("Bearer secret")));
 
@@ -156,11 +168,19 @@ fn data_sets_and_modelscope_have_their_own_lists() {
     let sum = sum("sha256sum", WEIGHTS);
     let size = WEIGHTS.len();
     let (endpoint, _) = serve(|_| {
-        let list = format!(r#"{{"Code":200,"Data":{{"Files":[{{"Path":"a b.bin","Type":"blob","Size":{size},"Sha256":"{sum}"}}]}}}}"#);
+        let list = format!(
+            r#"{{"Code":200,"Data":{{"Files":[{{"Path":"a b.bin","Type":"blob","Size":{size},"Sha256":"{sum}"}}]}}}}"#
+        );
         BTreeMap::from([
-            ("/api/v1/models/some/model/repo/files?Revision=master&Recursive=true".to_owned(), Page::new(list)),
+            (
+                "/api/v1/models/some/model/repo/files?Revision=master&Recursive=true".to_owned(),
+                Page::new(list),
+            ),
             ("/models/some/model/resolve/master/a%20b.bin".to_owned(), Page::new(WEIGHTS)),
-            ("/api/datasets/some/data/tree/v1?recursive=true".to_owned(), Page::new(format!("[{}]", large("x.parquet", WEIGHTS)))),
+            (
+                "/api/datasets/some/data/tree/v1?recursive=true".to_owned(),
+                Page::new(format!("[{}]", large("x.parquet", WEIGHTS))),
+            ),
             ("/datasets/some/data/resolve/v1/x.parquet".to_owned(), Page::new(WEIGHTS)),
         ])
     });
@@ -201,7 +221,8 @@ fn wrong_bytes_and_wrong_lists_are_refused() {
     let (endpoint, _) = serve(|_| BTreeMap::new());
     assert_eq!(fetch(&endpoint, &["some/model", folder], &[]).status.code(), Some(66));
     assert_eq!(fetch("http://127.0.0.1:1", &["some/model", folder], &[]).status.code(), Some(69));
-    for args in [&["some/model"][..], &["model", folder], &["--type", "x", "some/model", folder], &["--frob"]] {
+    for args in [&["some/model"][..], &["model", folder], &["--type", "x", "some/model", folder], &["--frob"]]
+    {
         assert_eq!(fetch(&endpoint, args, &[]).status.code(), Some(64), "{args:?}");
     }
 }

@@ -11,7 +11,7 @@ use slime_config::{Dtype, LossType, RunConfig, paths};
 use slime_exchange::join_attempt;
 use slime_model::Model;
 use slime_trainer::{Roles, Scored, Settings, StepMetrics, Trainer};
-use slime_weights::WeightWriter;
+use slime_weights::{PlanLayout, WeightWriter, dry_run_comment};
 use tch::{Kind, Tensor};
 
 use crate::args::Args;
@@ -34,8 +34,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut config = args.config()?;
     if args.dry_run {
+        let layout = PlanLayout { dp: config.parallel.dp.unwrap_or(1) as usize, ..PlanLayout::SINGLE };
+        let model = dry_run_comment(Path::new(&config.model.path), layout).map_err(failure!())?;
+        let message = model + &config.to_toml().map_err(failure!())?;
         // Text that was asked for: `run` prints it on stdout.
-        return Err(Failure { code: 0, message: config.to_toml().map_err(failure!())?, hint: None });
+        return Err(Failure { code: 0, message, hint: None });
     }
     for warning in config.warnings() {
         tracing::warn!("{warning}");
