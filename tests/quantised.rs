@@ -68,7 +68,10 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 /// Every family through every form: matrices come near to what they were, the rest as bf16 exactly, and a second import says so.
 #[test]
 fn every_family_goes_through_every_form() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let mut missing = String::new();
     for family in FAMILIES {
+        let mut worst = std::collections::BTreeMap::new();
         let root = tempfile::tempdir().unwrap();
         let place = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
         let (src, plain) = (fixture("models").join(family), place("plain"));
@@ -97,6 +100,8 @@ fn every_family_goes_through_every_form() {
                     num_quantised += 1;
                     let far = distance(&want.to_f32().unwrap(), &got.to_f32().unwrap());
                     assert!(far < bound && far > 0.0, "{family} {form} {name}: {far}");
+                    let worst = worst.entry(form).or_insert(0.0_f64);
+                    *worst = worst.max(far);
                 } else {
                     assert_eq!((want.dtype, want.bytes), (got.dtype, got.bytes), "{family} {form} {name}");
                 }
@@ -110,7 +115,15 @@ fn every_family_goes_through_every_form() {
                 "{family} {form}"
             );
         }
+        let row = format!(
+            "| `{family}` | 1e-4 | 1e-3 | yes | yes | {:.3} | {:.3} |\n",
+            worst["fp8_block"], worst["int4_ct"]
+        );
+        if !readme.contains(&row) {
+            missing += &row;
+        }
     }
+    assert!(missing.is_empty(), "the table in README.md should have these rows:\n{missing}");
 }
 
 #[test]

@@ -71,10 +71,10 @@ pub struct Export {
 }
 
 const FORMS: &str = "\
-Quantised are the matrices of attention, MLPs and experts; embeddings, output head, norms and routers stay bf16, and of int4
-also matrices that the groups do not divide (they are named in quantization_config). A quantised SRC is read as bf16.
-
-Under mpirun or srun the files are divided among the ranks; the result has the same bytes as that of one.
+Quantised are the matrices of attention, MLPs and experts; embeddings, output head, norms and routers
+stay bf16, and of int4 also matrices that the groups do not divide (quantization_config names them).
+A quantised SRC is read as bf16. Under mpirun or srun the files are divided among the ranks; the
+result has the same bytes as that of one.
 
 Example: slime-convert export weights/Qwen3-8B Qwen3-8B-FP8 --dtype fp8_block
          mpirun -n 4 slime-convert import Qwen3-30B-A3B weights/Qwen3-30B-A3B --experts fused";
@@ -136,9 +136,9 @@ Keys of --json, besides path and kind:
               vocab_rows, heads, key_value_heads, experts, num_parameters, weight_bytes,
               gradient_bytes, optimizer_bytes, divided_optimizer_bytes
 
---plan reads config.json alone: of each rank the parameters it holds, in training their bytes in bf16, those of
-gradients (f32, 4 a parameter) and of AdamW (12: f32 weights and two moments; divided over the ranks that hold the
-same parameters where the optimizer is), and the bytes of the KV cache in bf16. Activations are not counted.
+--plan reads config.json alone. For a rank of every stage it shows the parameters it holds, their bytes
+in bf16, those of gradients (f32, 4 a parameter) and of AdamW (12: f32 weights and two moments; divided:
+over the ranks that hold the same parameters). Activations are not counted.
 
 A file of a run that slime-stat archive packed is shown as if it were in its place.
 

@@ -420,9 +420,13 @@ mod tests {
         fs::write(&index, text.replacen("{", "{\"weight_map\": {},", 1)).unwrap();
         assert!(WeightDir::open(&dir).is_err(), "two maps");
         fs::write(&index, text).unwrap();
-        fs::copy(dir.join("model-00001-of-00003.safetensors"), dir.join("model-00004-of-00004.safetensors")).unwrap();
+        fs::copy(dir.join("model-00001-of-00003.safetensors"), dir.join("model-00004-of-00004.safetensors"))
+            .unwrap();
         let error = WeightDir::open(&dir).unwrap_err().to_string();
-        assert!(error.contains("shard model-00004-of-00004.safetensors beside it is not in the index"), "{error}");
+        assert!(
+            error.contains("shard model-00004-of-00004.safetensors beside it is not in the index"),
+            "{error}"
+        );
     }
 
     #[test]
