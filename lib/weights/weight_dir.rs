@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(WeightDir::open(&dir).unwrap_err().exit_code(), 65);
         fs::write(&index, text.replacen("model-00001-of", "../model-00001-of", 1)).unwrap();
         assert!(WeightDir::open(&dir).unwrap_err().to_string().contains("expected a file name"));
-        fs::write(&index, text.replacen("{", "{\"weight_map\": {},", 1)).unwrap();
+        fs::write(&index, text.replacen('{', "{\"weight_map\": {},", 1)).unwrap();
         assert!(WeightDir::open(&dir).is_err(), "two maps");
         fs::write(&index, text).unwrap();
         fs::copy(dir.join("model-00001-of-00003.safetensors"), dir.join("model-00004-of-00004.safetensors"))

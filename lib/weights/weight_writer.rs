@@ -383,11 +383,14 @@ mod tests {
         let mut first = WeightWriter::create(&two, specs(), 3).unwrap();
         let mut second = WeightWriter::join(&two, first.temporary(), specs(), 3);
         assert!(first.adopt_shard(1).is_err());
-        for (writer, shard, name) in [(&mut first, 2, "c"), (&mut first, 0, "a"), (&mut second, 1, "b")] {
+        let write = |writer: &mut WeightWriter, shard, name| {
             writer.begin_shard(shard);
             writer.write(name, &[1, 2, 3]).unwrap();
             writer.end_shard().unwrap();
-        }
+        };
+        write(&mut first, 2, "c");
+        write(&mut second, 1, "b");
+        write(&mut first, 0, "a");
         drop(second);
         first.adopt_shard(1).unwrap();
         first.finish().unwrap();

@@ -23,7 +23,7 @@ use table::{Entry, ModelTable};
 const WEIGHT_BYTES: u64 = 2;
 /// Bytes of a gradient, which are accumulated in f32.
 const GRADIENT_BYTES: u64 = 4;
-/// Bytes that AdamW keeps: a copy of the weight in f32, and two moments.
+/// Bytes that `AdamW` keeps: a copy of the weight in f32, and two moments.
 const OPTIMIZER_BYTES: u64 = 12;
 
 /// The plan of a model.
@@ -109,7 +109,7 @@ pub fn dry_run_comment(model: &Path, layout: PlanLayout) -> Result<String> {
     let path = model.join("config.json");
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(String::new()) };
     let lines = Plan::new(&text, &path, layout)?.lines();
-    Ok(lines.iter().map(|line| format!("# {line}\n")).collect())
+    Ok(lines.iter().map(|line| format!("# {line}\n")).collect::<Vec<_>>().concat())
 }
 
 /// Bytes for people.

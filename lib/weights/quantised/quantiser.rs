@@ -145,7 +145,7 @@ impl Quantiser {
         })
     }
 
-    /// The `quantization_config` for `config.json`, as transformers, vLLM and SGLang read it; `kept` are the layers, by the
+    /// The `quantization_config` for `config.json`, as transformers, vLLM and `SGLang` read it; `kept` are the layers, by the
     /// names of their modules, whose matrices are not quantised.
     pub fn config(&self, kept: &[String]) -> Value {
         let group = |weights: Value, activations: Value| json!({"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": activations, "output_activations": null}});

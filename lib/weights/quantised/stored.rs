@@ -253,7 +253,9 @@ impl QuantisedWeight {
             Layout::Gptq { zero_offset, has_index } => {
                 let num_groups = get("scales")?.shape[0];
                 let mut zeros = Order::COLUMNS.unpack(get("qzeros")?.bytes, [num_groups, rows]);
-                zeros.iter_mut().for_each(|zero| *zero = (*zero + zero_offset) & 0xf);
+                for zero in &mut zeros {
+                    *zero = (*zero + zero_offset) & 0xf;
+                }
                 let codes = Order::ROWS.unpack(get("qweight")?.bytes, [columns, rows]);
                 let groups = self.groups(has_index.then(|| get("g_idx")).transpose()?, num_groups)?;
                 Ok(self.of_columns(&codes, &scales("scales")?, &zeros, groups))
