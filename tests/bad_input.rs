@@ -30,7 +30,7 @@ fn replace(path: &Path, from: &str, to: &str) {
 
 /// Writes `value` over one element of an f32 tensor.
 fn poison(dir: &Path, tensor: &str, element: usize, value: f32) {
-    let place = WeightDir::open(dir).unwrap().info(tensor).unwrap().range.start + 4 * element;
+    let place = WeightDir::open(dir).unwrap().place(tensor).unwrap().1.start + 4 * element;
     edit(&dir.join("model.safetensors"), |bytes| {
         bytes[place..place + 4].copy_from_slice(&value.to_le_bytes());
     });
@@ -165,7 +165,7 @@ fn broken_gguf_files_are_refused_by_name() {
     let architecture = find(b"general.architecture") + "general.architecture".len() + 12;
     refuse(65, "architecture xlama", &|bytes| bytes[architecture] = b'x');
     let expected = WeightDir::open(fixture.join("expected.safetensors")).unwrap();
-    let values = find(expected.tensor("model.norm.weight").unwrap().bytes);
+    let values = find(&expected.tensor("model.norm.weight").unwrap().bytes);
     refuse(65, "tensor model.norm.weight: element 1 is not a finite number", &|bytes| {
         bytes[values + 4..values + 8].copy_from_slice(&f32::NAN.to_le_bytes());
     });

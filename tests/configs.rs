@@ -22,3 +22,34 @@ fn every_config_loads_without_warnings_and_reads_back() {
     }
     assert!(seen >= 2, "only {seen} configurations in {}", folder.display());
 }
+
+/// The scripts of whole models print their resolved configuration, which needs neither weights nor a GPU; where the model's
+/// `config.json` is there, its plan too.
+#[test]
+fn scripts_of_models_answer_a_dry_run() {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let bin = Path::new(env!("CARGO_BIN_EXE_slime-train")).parent().expect("a folder");
+    let weights = tempfile::tempdir().expect("a temporary directory");
+    for (script, model, plan) in [
+        ("qwen3_4b_8xh100.sh", "Qwen3-4B", "# qwen3: 4.022 billion parameters"),
+        ("glm4_9b_8xh100.sh", "GLM-4-9B-0414", "# glm4: 9.400 billion parameters"),
+        ("qwen3_30b_a3b_8xh100.sh", "Qwen3-30B-A3B", "# qwen3_moe: 30.532 billion parameters, 3.353 billion"),
+    ] {
+        let config = home.join("configs/models").join(format!("{model}.json"));
+        std::fs::copy(config, weights.path().join("config.json")).expect("the model is in configs/models");
+        let output = std::process::Command::new("bash")
+            .arg(home.join("sbatch").join(script))
+            .args(["--dry-run", "--set", "run.seed=7"])
+            .env("SLIME_HOME", home)
+            .env("SLIME_BIN", bin)
+            .env("SLIME_WEIGHTS", weights.path())
+            .output()
+            .expect("bash starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.is_empty(), "{script}: {stderr}");
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.starts_with(plan), "{script}: {text}");
+        assert!(text.contains("seed = 7") && text.contains("data/dapo-math-17k.jsonl"), "{script}: {text}");
+        slime_config::parse(&text, script, &[]).unwrap_or_else(|error| panic!("{error}"));
+    }
+}

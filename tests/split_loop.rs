@@ -99,7 +99,7 @@ fn weights(run: &Path, place: &str) -> Vec<(String, Vec<f32>)> {
     let weights = WeightDir::open(run.join("weights").join(place)).unwrap();
     let read = |name: &str| {
         let view = weights.tensor(name).unwrap();
-        (name.to_owned(), decode_f32(name, view.bytes, view.dtype).unwrap())
+        (name.to_owned(), decode_f32(name, &view.bytes, view.dtype).unwrap())
     };
     weights.names().map(read).collect()
 }

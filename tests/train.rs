@@ -71,7 +71,7 @@ fn tensors(file: &Path) -> Vec<(String, Vec<f32>)> {
     let weights = WeightDir::open(dir.path()).expect("it is safetensors");
     let read = |name: &str| {
         let view = weights.tensor(name).expect("a listed tensor is there");
-        (name.to_owned(), decode_f32(name, view.bytes, view.dtype).expect("it is floating"))
+        (name.to_owned(), decode_f32(name, &view.bytes, view.dtype).expect("it is floating"))
     };
     weights.names().map(read).collect()
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use slime_cli::Verbosity;
-use slime_weights::Dtype;
+use slime_weights::{Dtype, QuantisedForm, Quantiser};
 
 use crate::shard_size::parse_size;
 
@@ -45,35 +45,75 @@ pub enum Command {
 
 /// `slime-convert import`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = FORMS)]
 pub struct Import {
     /// Hugging Face directory or .gguf file
     pub src: PathBuf,
     /// Weight directory to make
     pub dst: PathBuf,
-    /// Type of the written floating tensors (default: as they are; f32 for GGUF)
-    #[arg(long)]
-    pub dtype: Option<DtypeName>,
-    /// Largest size of a file of the weights, such as 500MB or 5GiB; a larger tensor has a file of its own
-    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = parse_size)]
-    pub max_shard_size: usize,
+    #[command(flatten)]
+    pub written: Written,
 }
 
 /// `slime-convert export`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = FORMS)]
 pub struct Export {
     /// Weight directory
     pub src: PathBuf,
     /// Hugging Face directory to make
     pub dst: PathBuf,
-    /// Type of the written floating tensors (default: as they are)
+    #[command(flatten)]
+    pub written: Written,
+    /// Take config.json, the tokenizer and every tensor that SRC lacks from here; its vocab_size is that of the result
+    #[arg(long, value_name = "DIR")]
+    pub origin_hf: Option<PathBuf>,
+}
+
+const FORMS: &str = "\
+Quantised are the matrices of attention, MLPs and experts; embeddings, output head, norms and routers
+stay bf16, and of int4 also matrices that the groups do not divide (quantization_config names them).
+A quantised SRC is read as bf16. Under mpirun or srun the files are divided among the ranks; the
+result has the same bytes as that of one.
+
+Example: slime-convert export weights/Qwen3-8B Qwen3-8B-FP8 --dtype fp8_block
+         mpirun -n 4 slime-convert import Qwen3-30B-A3B weights/Qwen3-30B-A3B --experts fused";
+
+/// How tensors are written.
+#[derive(Debug, clap::Args)]
+pub struct Written {
+    /// Type of the written floating tensors (default: as they are, bf16 of quantised ones, f32 of GGUF)
     #[arg(long)]
     pub dtype: Option<DtypeName>,
+    /// Columns that share a scale (int4)
+    #[arg(long, value_name = "N", default_value = "128", value_parser = positive)]
+    pub group_size: usize,
+    /// Groups have a zero of their own, which fits values to one side of 0 (int4_gptq, int4_ct; int4_awq always has)
+    #[arg(long)]
+    pub asymmetric: bool,
+    /// Experts of a layer in a tensor for each, or in one for all (default: as they are)
+    #[arg(long)]
+    pub experts: Option<Experts>,
+    /// Rows of embedding and output head: more are zeros, fewer are cut off (default: as config.json says)
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub vocab_size: Option<usize>,
     /// Largest size of a file of the weights, such as 500MB or 5GiB; a larger tensor has a file of its own
     #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = parse_size)]
     pub max_shard_size: usize,
-    /// Take config.json and the tokenizer from here instead of from SRC
-    #[arg(long, value_name = "DIR")]
-    pub origin_hf: Option<PathBuf>,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("expected a whole number above 0, got {text}"))
+}
+
+/// A value of `--experts`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Experts {
+    /// A tensor for each matrix of each expert, as on the hub
+    Split,
+    /// One tensor for all gates and ups of a layer, one for all downs
+    Fused,
 }
 
 /// `slime-convert inspect`.
@@ -91,16 +131,51 @@ Keys of --json, besides path and kind:
   manifest    step, builder, epoch, min_version, staleness, cursor, num_groups, num_samples,
               refused (by reason), num_carried, num_outstanding, account (tokens),
               files: path, column, num_bytes, xxh3
+  plan        model_type, layout, world_size, num_parameters, num_activated, num_mtp_parameters,
+              parameters_by_kind, kv_bytes_per_token, stages: layers, has_embedding, has_head,
+              vocab_rows, heads, key_value_heads, experts, num_parameters, weight_bytes,
+              gradient_bytes, optimizer_bytes, divided_optimizer_bytes
+
+--plan reads config.json alone. For a rank of every stage it shows the parameters it holds, their bytes
+in bf16, those of gradients (f32, 4 a parameter) and of AdamW (12: f32 weights and two moments; divided:
+over the ranks that hold the same parameters). Activations are not counted.
 
 A file of a run that slime-stat archive packed is shown as if it were in its place.
 
-Example: slime-convert inspect runs/quickstart/checkpoint/000012.e001")]
+Example: slime-convert inspect runs/quickstart/checkpoint/000012.e001
+         slime-convert inspect configs/models/GLM-4.7.json --plan --tp 8 --pp 4 --cp 2 --ep 16")]
 pub struct Inspect {
-    /// Weight directory, safetensors or .gguf file, checkpoint, Arrow segment or column, or MANIFEST.json
+    /// Weight directory, safetensors or .gguf file, checkpoint, Arrow segment or column, or MANIFEST.json; with --plan a
+    /// config.json or its directory
     pub path: PathBuf,
+    /// What the model comes to on a layout of ranks
+    #[arg(long)]
+    pub plan: bool,
+    #[command(flatten)]
+    pub layout: Layout,
     /// One JSON object instead of tables
     #[arg(long)]
     pub json: bool,
+}
+
+/// Ranks along the axes of a plan.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Layout {
+    /// Ranks that divide every matrix
+    #[arg(long, value_name = "N", default_value = "1", value_parser = positive, requires = "plan")]
+    pub tp: usize,
+    /// Stages of the pipeline
+    #[arg(long, value_name = "N", default_value = "1", value_parser = positive, requires = "plan")]
+    pub pp: usize,
+    /// Ranks that divide a sequence
+    #[arg(long, value_name = "N", default_value = "1", value_parser = positive, requires = "plan")]
+    pub cp: usize,
+    /// Ranks of a stage that divide the experts
+    #[arg(long, value_name = "N", default_value = "1", value_parser = positive, requires = "plan")]
+    pub ep: usize,
+    /// Copies of all of it
+    #[arg(long, value_name = "N", default_value = "1", value_parser = positive, requires = "plan")]
+    pub dp: usize,
 }
 
 /// `slime-convert diff`.
@@ -112,20 +187,42 @@ pub struct Diff {
     pub b: PathBuf,
 }
 
-/// A type of `--dtype`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
+/// A value of `--dtype`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub enum DtypeName {
     /// IEEE single
     F32,
     /// bfloat16
     Bf16,
+    /// Eight bits, a scale for 128 x 128 (DeepSeek, Qwen3-FP8)
+    Fp8Block,
+    /// Eight bits, a scale for a matrix (compressed-tensors)
+    Fp8Tensor,
+    /// Four bits as `AutoAWQ`
+    Int4Awq,
+    /// Four bits as `AutoGPTQ`
+    Int4Gptq,
+    /// Four bits as compressed-tensors
+    Int4Ct,
 }
 
-impl From<DtypeName> for Dtype {
-    fn from(name: DtypeName) -> Self {
-        match name {
-            DtypeName::F32 => Self::F32,
-            DtypeName::Bf16 => Self::BF16,
-        }
+impl Written {
+    /// The type of what is not quantised, where it is not left as it is.
+    pub fn plain_dtype(&self) -> Option<Dtype> {
+        self.dtype.map(|dtype| if dtype == DtypeName::F32 { Dtype::F32 } else { Dtype::BF16 })
+    }
+
+    /// What becomes of matrices.
+    pub fn quantiser(&self) -> Option<Quantiser> {
+        let form = match self.dtype? {
+            DtypeName::F32 | DtypeName::Bf16 => return None,
+            DtypeName::Fp8Block => QuantisedForm::Fp8Block,
+            DtypeName::Fp8Tensor => QuantisedForm::Fp8Tensor,
+            DtypeName::Int4Awq => QuantisedForm::Int4Awq,
+            DtypeName::Int4Gptq => QuantisedForm::Int4Gptq,
+            DtypeName::Int4Ct => QuantisedForm::Int4Ct,
+        };
+        Some(Quantiser { form, group_size: self.group_size, is_symmetric: !self.asymmetric })
     }
 }

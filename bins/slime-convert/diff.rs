@@ -16,7 +16,7 @@ const DIFFERENT: u8 = 1;
 /// Prints every tensor that differs; a failure with code 1 when there is one.
 pub fn diff(a: &Path, b: &Path) -> Result<(), Failure> {
     let (left, right) = (Checkpoint::open(a)?, Checkpoint::open(b)?);
-    let (left_specs, right_specs) = (left.tensors(None)?, right.tensors(None)?);
+    let (left_specs, right_specs) = (left.tensors()?, right.tensors()?);
     let names: BTreeSet<&str> = left_specs.iter().chain(&right_specs).map(|s| s.name.as_str()).collect();
     let mut num_different = 0;
     for name in &names {
@@ -44,7 +44,7 @@ fn compare(
     (left, l): (&Checkpoint, &TensorSpec),
     (right, r): (&Checkpoint, &TensorSpec),
 ) -> Result<Option<String>, Failure> {
-    let (left, right) = (left.read(l)?, right.read(r)?);
+    let (left, right) = (left.read(&l.name)?, right.read(&r.name)?);
     if l.dtype == r.dtype && left == right {
         return Ok(None);
     }

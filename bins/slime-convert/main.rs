@@ -1,31 +1,28 @@
 //! slime-convert: brings checkpoints into weight directories and out again, shows and compares them.
 
 mod args;
+mod arrange;
+mod convert;
 mod diff;
 mod inspect;
 mod read_weights;
 mod shard_size;
+mod side_files;
 mod write_weights;
 
 use std::process::ExitCode;
 
 use args::{Args, Command};
 use slime_cli::Failure;
-use write_weights::Target;
 
 fn main() -> ExitCode {
     slime_cli::run("slime-convert", || {
         let args: Args = slime_cli::parse()?;
         slime_cli::start_logging(args.verbosity);
         match args.command {
-            Command::Import(c) => {
-                write_weights::convert(&c.src, &c.dst, &Target::new(c.dtype, c.max_shard_size, None))
-            }
-            Command::Export(c) => {
-                let target = Target::new(c.dtype, c.max_shard_size, c.origin_hf);
-                write_weights::convert(&c.src, &c.dst, &target)
-            }
-            Command::Inspect(c) => inspect::inspect(&c.path, c.json),
+            Command::Import(c) => convert::convert(&c.src, &c.dst, &c.written, None),
+            Command::Export(c) => convert::convert(&c.src, &c.dst, &c.written, c.origin_hf.as_deref()),
+            Command::Inspect(c) => inspect::inspect(&c),
             Command::Diff(c) => diff::diff(&c.a, &c.b),
         }
     })

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use slime_cli::{Failure, exit};
 use slime_config::HfConfig;
-use slime_weights::{Dtype, Gguf, GgufSource, TensorSpec, WeightDir, check, is_f32};
+use slime_weights::{Dtype, Gguf, GgufSource, TensorSpec, WeightDir, check};
 
 use crate::failure;
+use crate::side_files::{SideFiles, pretty};
 
 /// An opened checkpoint.
 pub enum Checkpoint {
@@ -19,14 +20,23 @@ pub enum Checkpoint {
     Gguf(Gguf, Vec<GgufSource>),
 }
 
-/// A file beside the weights: its name and content.
-pub type SideFile = (String, Vec<u8>);
-
 impl Checkpoint {
     /// Opens `path`; a file that begins with `GGUF` is one.
     pub fn open(path: &Path) -> Result<Self, Failure> {
+        Self::open_with(path, |path| WeightDir::open(path))
+    }
+
+    /// The same with the tensors of safetensors as they are stored.
+    pub fn open_stored(path: &Path) -> Result<Self, Failure> {
+        Self::open_with(path, |path| WeightDir::open_stored(path))
+    }
+
+    fn open_with(
+        path: &Path,
+        open: impl Fn(&Path) -> slime_weights::Result<WeightDir>,
+    ) -> Result<Self, Failure> {
         if !is_gguf(path)? {
-            return WeightDir::open(path).map(Self::Safetensors).map_err(failure);
+            return open(path).map(Self::Safetensors).map_err(failure);
         }
         let gguf = Gguf::open(path).map_err(failure)?;
         let config = gguf.config_json(Dtype::F32).map_err(failure)?.to_string();
@@ -43,58 +53,69 @@ impl Checkpoint {
         }
     }
 
-    /// The tensors in their order, floating ones as `dtype` where it is given, except those that stay f32.
-    pub fn tensors(&self, dtype: Option<Dtype>) -> Result<Vec<TensorSpec>, Failure> {
+    /// The tensors in their order, with the types they have.
+    pub fn tensors(&self) -> Result<Vec<TensorSpec>, Failure> {
         match self {
             Self::Safetensors(weights) => weights
                 .names()
                 .map(|name| {
                     let info = weights.info(name).map_err(failure)?;
-                    let is_cast = info.dtype.torch_name().is_some() && !is_f32(name);
-                    let dtype = dtype.filter(|_| is_cast).unwrap_or(info.dtype);
-                    Ok(TensorSpec { name: name.to_owned(), dtype, shape: info.shape.clone() })
+                    Ok(TensorSpec { name: name.to_owned(), dtype: info.dtype, shape: info.shape.clone() })
                 })
                 .collect(),
             Self::Gguf(_, sources) => Ok(sources
                 .iter()
                 .map(|source| TensorSpec {
                     name: source.hf_name.clone(),
-                    dtype: dtype.unwrap_or(Dtype::F32),
+                    dtype: Dtype::F32,
                     shape: source.shape.clone(),
                 })
                 .collect()),
         }
     }
 
-    /// The bytes of a tensor as `spec` describes it.
-    pub fn read(&self, spec: &TensorSpec) -> Result<Cow<'_, [u8]>, Failure> {
+    /// The bytes of a tensor.
+    pub fn read(&self, name: &str) -> Result<Cow<'_, [u8]>, Failure> {
         match self {
-            Self::Safetensors(weights) => {
-                weights.tensor(&spec.name).and_then(|tensor| tensor.cast(spec.dtype)).map_err(failure)
-            }
+            Self::Safetensors(weights) => weights.tensor(name).map(|tensor| tensor.bytes).map_err(failure),
             Self::Gguf(gguf, sources) => {
-                let source = sources.iter().find(|source| source.hf_name == spec.name);
+                let source = sources.iter().find(|source| source.hf_name == name);
                 let missing =
-                    || Failure::data(format!("{}: tensor {} is missing", gguf.path().display(), spec.name));
+                    || Failure::data(format!("{}: tensor {name} is missing", gguf.path().display()));
                 let values = gguf.read(source.ok_or_else(missing)?).map_err(failure)?;
-                slime_weights::encode_f32(&spec.name, &values, spec.dtype).map(Cow::Owned).map_err(failure)
+                slime_weights::encode_f32(name, &values, Dtype::F32).map(Cow::Owned).map_err(failure)
             }
         }
     }
 
-    /// The configuration, generation settings and tokenizer that belong to the weights, in files named as by
-    /// Hugging Face; `config.json` says `dtype` where it is given.
-    pub fn side_files(&self, dtype: Option<Dtype>) -> Result<Vec<SideFile>, Failure> {
+    /// The directory whose tensor `name` can be read in pieces.
+    pub fn stored(&self, name: &str) -> Option<&WeightDir> {
         match self {
-            Self::Safetensors(weights) => side_files_of_dir(weights.path(), dtype),
+            Self::Safetensors(weights) if !weights.is_quantised(name) => Some(weights),
+            _ => None,
+        }
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Safetensors(weights) => weights.path(),
+            Self::Gguf(gguf, _) => gguf.path(),
+        }
+    }
+
+    /// The configuration, generation settings and tokenizer that belong to the weights, in files named as by Hugging Face.
+    pub fn side_files(&self) -> Result<SideFiles, Failure> {
+        match self {
+            Self::Safetensors(weights) => SideFiles::of_dir(weights.path()),
             Self::Gguf(gguf, _) => {
                 let file = |name: &str, value: serde_json::Value| (name.to_owned(), pretty(&value));
-                Ok(vec![
-                    file("config.json", gguf.config_json(dtype.unwrap_or(Dtype::F32)).map_err(failure)?),
+                Ok(SideFiles(vec![
+                    file("config.json", gguf.config_json(Dtype::F32).map_err(failure)?),
                     file("generation_config.json", gguf.generation_config_json()),
                     file("tokenizer.json", gguf.tokenizer_json().map_err(failure)?),
                     file("tokenizer_config.json", gguf.tokenizer_config_json().map_err(failure)?),
-                ])
+                ]))
             }
         }
     }
@@ -109,39 +130,6 @@ impl Checkpoint {
             Self::Gguf(..) => Ok(Vec::new()),
         }
     }
-}
-
-/// The files beside the weights of a Hugging Face directory.
-pub fn side_files_of_dir(dir: &Path, dtype: Option<Dtype>) -> Result<Vec<SideFile>, Failure> {
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(dir).map_err(|error| Failure::open(dir.display(), &error))? {
-        let path = entry.map_err(|error| Failure::io(dir.display(), &error))?.path();
-        if path.is_file() && is_side_file(&path) {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    paths.into_iter().map(|path| read_side_file(&path, dtype)).collect()
-}
-
-fn is_side_file(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let extension = path.extension().unwrap_or_default().to_string_lossy();
-    !name.ends_with(".index.json") && matches!(&*extension, "json" | "txt" | "jinja" | "model")
-}
-
-fn read_side_file(path: &PathBuf, dtype: Option<Dtype>) -> Result<SideFile, Failure> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut content = fs::read(path).map_err(|error| Failure::io(path.display(), &error))?;
-    if let (true, Some(dtype)) = (name == "config.json", dtype.and_then(Dtype::torch_name)) {
-        let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&content)
-            .map_err(|error| Failure::data(format!("{}: not JSON: {error}", path.display())))?;
-        // `dtype` is the newer spelling of transformers; a file that has it keeps it.
-        let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };
-        config.insert(key.to_owned(), dtype.into());
-        content = pretty(&config.into());
-    }
-    Ok((name, content))
 }
 
 fn is_gguf(path: &Path) -> Result<bool, Failure> {
@@ -159,8 +147,4 @@ fn is_gguf(path: &Path) -> Result<bool, Failure> {
         }
         is_gguf => Ok(is_gguf),
     }
-}
-
-fn pretty(value: &serde_json::Value) -> Vec<u8> {
-    format!("{value:#}\n").into_bytes()
 }

@@ -1,54 +1,153 @@
-//! Writes a checkpoint as a weight directory in the Hugging Face layout.
-
-use std::path::{Path, PathBuf};
+//! Writes tensors of a conversion: in pieces of bounded size, or quantised one matrix at a time.
 
 use slime_cli::Failure;
-use slime_weights::{Dtype, Error, WeightWriter, first_not_finite};
+use slime_weights::{Dtype, Error, Quantiser, WeightWriter, cast, decode_f32, first_not_finite};
 
-use crate::args::DtypeName;
+use crate::arrange::{Output, Piece, Segment};
 use crate::failure;
-use crate::read_weights::{Checkpoint, side_files_of_dir};
+use crate::read_weights::Checkpoint;
+use crate::side_files::SideFiles;
 
-/// How a checkpoint is written.
-pub struct Target {
-    dtype: Option<Dtype>,
-    max_shard_bytes: usize,
-    /// Where the files beside the weights come from, when not from the source.
-    origin_hf: Option<PathBuf>,
+/// Elements that are read, cast and written at once.
+const STEP: usize = 4 << 20;
+
+/// A directory in the making and what it is made of.
+pub struct TensorWriter<'a> {
+    writer: WeightWriter,
+    checkpoints: &'a [Checkpoint],
+    pieces: &'a [Piece],
+    quantiser: Option<Quantiser>,
+    /// The piece that was quantised last, and its parts.
+    quantised: Option<(usize, Vec<Vec<u8>>)>,
+    buffer: Vec<u8>,
 }
 
-impl Target {
-    pub fn new(dtype: Option<DtypeName>, max_shard_bytes: usize, origin_hf: Option<PathBuf>) -> Self {
-        Self { dtype: dtype.map(Dtype::from), max_shard_bytes, origin_hf }
+impl<'a> TensorWriter<'a> {
+    /// Writes `pieces` of `checkpoints`.
+    pub fn new(
+        writer: WeightWriter,
+        checkpoints: &'a [Checkpoint],
+        pieces: &'a [Piece],
+        quantiser: Option<Quantiser>,
+    ) -> Self {
+        Self { writer, checkpoints, pieces, quantiser, quantised: None, buffer: Vec::new() }
+    }
+
+    /// How many files there will be.
+    pub fn num_shards(&self) -> usize {
+        self.writer.num_shards()
+    }
+
+    /// Writes one file.
+    pub fn write_shard(&mut self, shard: usize, outputs: &[Output]) -> Result<(), Failure> {
+        self.writer.begin_shard(shard);
+        for output in &outputs[self.writer.shard(shard)] {
+            match output.part {
+                None => self.write_piece(output)?,
+                Some(part) => self.write_part(output, part)?,
+            }
+        }
+        self.writer.end_shard().map_err(failure)
+    }
+
+    /// Adds the files of other ranks and those beside the weights, and gives the directory its name.
+    pub fn finish(
+        mut self,
+        others: impl Iterator<Item = usize>,
+        side_files: SideFiles,
+    ) -> Result<(), Failure> {
+        for shard in others {
+            self.writer.adopt_shard(shard).map_err(failure)?;
+        }
+        for (name, content) in side_files.0 {
+            self.writer.add_file(&name, &content).map_err(failure)?;
+        }
+        self.writer.finish().map(drop).map_err(failure)
+    }
+
+    fn write_piece(&mut self, output: &Output) -> Result<(), Failure> {
+        let piece = &self.pieces[output.piece];
+        let (name, to) = (&output.spec.name, output.spec.dtype);
+        let mut done = 0;
+        if piece.segments.is_empty() {
+            return self.writer.write_part(name, &[]).map_err(failure);
+        }
+        for segment in &piece.segments {
+            let writer = &mut self.writer;
+            let checkpoints = self.checkpoints;
+            for_each_step(checkpoints, segment, piece.dtype, &mut self.buffer, |bytes| {
+                let elements = cast(name, bytes, piece.dtype, to).map_err(failure)?;
+                if let Some(index) = first_not_finite(&elements, to) {
+                    return Err(not_finite(checkpoints, segment, name, done + index));
+                }
+                done += elements.len() / to.num_bytes();
+                writer.write_part(name, &elements).map_err(failure)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A part of a quantised matrix; the matrix stays until another one is asked for.
+    fn write_part(&mut self, output: &Output, part: usize) -> Result<(), Failure> {
+        if self.quantised.as_ref().is_none_or(|(piece, _)| *piece != output.piece) {
+            self.quantised = None;
+            let parts = self.quantise(&self.pieces[output.piece])?;
+            self.quantised = Some((output.piece, parts));
+        }
+        let bytes = self.quantised.as_ref().map_or(&[][..], |(_, parts)| &parts[part]);
+        self.writer.write(&output.spec.name, bytes).map_err(failure)
+    }
+
+    fn quantise(&self, piece: &Piece) -> Result<Vec<Vec<u8>>, Failure> {
+        let Some(quantiser) = self.quantiser else { return Ok(Vec::new()) };
+        let (mut values, mut buffer) = (Vec::with_capacity(piece.shape.iter().product()), Vec::new());
+        for segment in &piece.segments {
+            for_each_step(self.checkpoints, segment, piece.dtype, &mut buffer, |bytes| {
+                if let Some(index) = first_not_finite(bytes, piece.dtype) {
+                    return Err(not_finite(self.checkpoints, segment, &piece.name, values.len() + index));
+                }
+                values.extend(decode_f32(&piece.name, bytes, piece.dtype).map_err(failure)?);
+                Ok(())
+            })?;
+        }
+        quantiser.quantise(&values, &piece.shape).map_err(failure)
     }
 }
 
-/// Converts `src` to the new directory `dst`.
-pub fn convert(src: &Path, dst: &Path, target: &Target) -> Result<(), Failure> {
-    let dtype = target.dtype;
-    let checkpoint = Checkpoint::open(src)?;
-    let side_files = match &target.origin_hf {
-        Some(origin) => side_files_of_dir(origin, dtype)?,
-        None => checkpoint.side_files(dtype)?,
-    };
-    if target.origin_hf.is_none() {
-        for name in checkpoint.check()? {
-            tracing::warn!("{}: tensor {name} is copied, but the model does not use it", src.display());
+/// Hands the elements of a segment, which are of type `dtype`, over step by step.
+fn for_each_step(
+    checkpoints: &[Checkpoint],
+    segment: &Segment,
+    dtype: Dtype,
+    buffer: &mut Vec<u8>,
+    mut hand: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    match segment {
+        Segment::Zeros(len) => {
+            for start in (0..*len).step_by(STEP) {
+                buffer.clear();
+                buffer.resize(STEP.min(len - start) * dtype.num_bytes(), 0);
+                hand(buffer)?;
+            }
+            Ok(())
+        }
+        Segment::Of { checkpoint, name, range } => {
+            let checkpoint = &checkpoints[*checkpoint];
+            let Some(weights) = checkpoint.stored(name) else {
+                let size = dtype.num_bytes();
+                return hand(&checkpoint.read(name)?[range.start * size..range.end * size]);
+            };
+            for start in range.clone().step_by(STEP) {
+                weights.read_elements(name, start..range.end.min(start + STEP), buffer).map_err(failure)?;
+                hand(buffer)?;
+            }
+            if range.is_empty() { hand(&[]) } else { Ok(()) }
         }
     }
-    let tensors = checkpoint.tensors(dtype)?;
-    let mut writer = WeightWriter::create(dst, tensors.clone(), target.max_shard_bytes).map_err(failure)?;
-    for spec in &tensors {
-        let bytes = checkpoint.read(spec)?;
-        if let Some(index) = first_not_finite(&bytes, spec.dtype) {
-            return Err(failure(Error::NotFinite { path: src.to_owned(), tensor: spec.name.clone(), index }));
-        }
-        writer.write(&spec.name, &bytes).map_err(failure)?;
-    }
-    for (name, content) in side_files {
-        writer.add_file(&name, &content).map_err(failure)?;
-    }
-    writer.finish().map_err(failure)?;
-    tracing::info!("wrote {} tensors to {}", tensors.len(), dst.display());
-    Ok(())
+}
+
+fn not_finite(checkpoints: &[Checkpoint], segment: &Segment, tensor: &str, index: usize) -> Failure {
+    let at = if let Segment::Of { checkpoint, .. } = segment { *checkpoint } else { 0 };
+    let path = checkpoints[at].path().to_owned();
+    failure(Error::NotFinite { path, tensor: tensor.to_owned(), index })
 }

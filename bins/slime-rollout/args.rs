@@ -1,12 +1,13 @@
 //! The command line of slime-rollout.
 #![expect(clippy::doc_markdown, reason = "help pages show these comments as they are")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use slime_cli::{Failure, Verbosity};
 use slime_config::RunConfig;
 use slime_metrics::Profile;
+use slime_weights::{PlanLayout, dry_run_comment};
 
 /// Samples responses to prompts, with the exact tokens and log-probs a trainer needs; or replays recorded ones
 #[derive(Debug, Parser)]
@@ -247,9 +248,12 @@ impl Settings {
         if !self.dry_run {
             return Ok(());
         }
-        let text = config.to_toml().map_err(|error| Failure::from_error(error.exit_code(), &error))?;
+        let failed = |code: u8, error: &dyn std::error::Error| Failure::from_error(code, error);
+        let text = config.to_toml().map_err(|error| failed(error.exit_code(), &error))?;
+        let model = dry_run_comment(Path::new(&config.model.path), PlanLayout::SINGLE)
+            .map_err(|error| failed(error.exit_code(), &error))?;
         // Text that was asked for: `run` prints it on stdout.
-        Err(Failure::new(0, text))
+        Err(Failure::new(0, model + &text))
     }
 }
 

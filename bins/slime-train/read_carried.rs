@@ -36,7 +36,7 @@ impl Carried {
     pub fn write(&self, mut write: impl FnMut(&str, &[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
         for spec in &self.specs {
             let tensor = self.weights.tensor(&spec.name).map_err(failure!())?;
-            write(&spec.name, tensor.bytes)?;
+            write(&spec.name, &tensor.bytes)?;
         }
         Ok(())
     }

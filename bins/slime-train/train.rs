@@ -11,7 +11,7 @@ use slime_config::{Dtype, HfConfig, LossType, RunConfig, paths};
 use slime_exchange::join_attempt;
 use slime_model::{Extra, Model, Parallel};
 use slime_trainer::{Gradients, Roles, Scored, Settings, StepMetrics, Trainer};
-use slime_weights::WeightWriter;
+use slime_weights::{PlanLayout, WeightWriter, dry_run_comment};
 use tch::{Device, Kind};
 
 use crate::args::Args;
@@ -35,8 +35,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut config = args.config()?;
     if args.dry_run {
         check_layout(&config)?;
+        let model =
+            dry_run_comment(Path::new(&config.model.path), plan_layout(&config)).map_err(failure!())?;
+        let message = model + &config.to_toml().map_err(failure!())?;
         // Text that was asked for: `run` prints it on stdout.
-        return Err(Failure { code: 0, message: config.to_toml().map_err(failure!())?, hint: None });
+        return Err(Failure { code: 0, message, hint: None });
     }
     for warning in config.warnings() {
         tracing::warn!("{warning}");
@@ -212,6 +215,13 @@ fn check_layout(config: &RunConfig) -> Result<(), Failure> {
         config.parallel.check(&model).map_err(failure!())?;
     }
     Ok(())
+}
+
+/// The layout of the smallest world of the configuration.
+fn plan_layout(config: &RunConfig) -> PlanLayout {
+    let parallel = &config.parallel;
+    let (tp, ep) = (parallel.tp as usize, parallel.ep as usize);
+    PlanLayout { tp, ep, dp: parallel.fewest_data_parallel(), ..PlanLayout::SINGLE }
 }
 
 /// Log-probs of another vocabulary cannot be compared.

@@ -73,7 +73,7 @@ pub fn each_tensor(
     Ok(())
 }
 
-/// config.json (with the dtype of the new weights), generation settings, tokenizer and chat template of `origin`.
+/// config.json (with the dtype of the new weights, which are never quantised), generation settings, tokenizer and chat template of `origin`.
 pub fn side_files(origin: &Path, kind: Kind) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let mut files = Vec::new();
     for entry in fs::read_dir(origin).map_err(|error| Failure::open(origin.display(), &error))? {
@@ -99,6 +99,7 @@ fn with_dtype(path: &Path, bytes: &[u8], kind: Kind) -> Result<Vec<u8>, Failure>
     let mut config: Map<String, Value> = serde_json::from_slice(bytes).map_err(broken)?;
     // `dtype` is the newer spelling of transformers; a file that has it keeps it.
     let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };
+    config.remove("quantization_config");
     let word = if kind == Kind::BFloat16 { "bfloat16" } else { "float32" };
     config.insert(key.to_owned(), Value::from(word));
     serde_json::to_vec_pretty(&config).map_err(broken)

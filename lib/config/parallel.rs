@@ -61,15 +61,19 @@ impl Parallel {
         }
     }
 
+    /// The data-parallel ranks before the launcher's world is known: those given, else the fewest that the experts can be on.
+    pub fn fewest_data_parallel(&self) -> usize {
+        let spread = self.ep * self.etp;
+        let fewest = || (1..=spread).find(|dp| (self.tp * dp).is_multiple_of(spread)).unwrap_or(1);
+        self.dp.unwrap_or_else(fewest) as usize
+    }
+
     /// Checks what can be checked before the launcher's world is known.
     ///
     /// # Errors
     /// As [`Self::data_parallel`].
     pub fn check(&self, model: &HfConfig) -> Result<()> {
-        // The fewest that the experts can be on, where none are given.
-        let spread = self.ep * self.etp;
-        let fewest = || (1..=spread).find(|dp| (self.tp * dp).is_multiple_of(spread)).unwrap_or(1);
-        let dp = self.dp.unwrap_or_else(fewest) as usize;
+        let dp = self.fewest_data_parallel();
         match self.misfit(dp, None, model) {
             None => Ok(()),
             Some(problem) => {

@@ -27,7 +27,7 @@ impl DiskReader {
     /// # Errors
     /// The directory is missing or broken, or holds other tensors than were published.
     pub fn open(dir: impl AsRef<Path>, publication: &Publication) -> Result<Self> {
-        let weights = WeightDir::open(dir)?;
+        let weights = WeightDir::open_stored(dir)?;
         let mut files = BTreeMap::new();
         for path in weights.files() {
             let file = File::open(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
@@ -56,13 +56,13 @@ impl DiskReader {
     /// # Errors
     /// There is no such tensor, the disk refuses, or the bytes are not those that were published.
     pub fn tensor(&self, name: &str) -> Result<Vec<u8>> {
-        let (path, info) = self.weights.place(name)?;
-        let mut bytes = vec![0; info.range.len()];
+        let (path, range) = self.weights.place(name)?;
+        let mut bytes = vec![0; range.len()];
         let file = self.files.get(path).ok_or_else(|| Error::Read {
             path: path.to_owned(),
             source: std::io::ErrorKind::NotFound.into(),
         })?;
-        file.read_exact_at(&mut bytes, info.range.start as u64)
+        file.read_exact_at(&mut bytes, range.start as u64)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         if let Some(expected) = self.checksums.get(name) {
             let got = tensor_checksum(name, &bytes).chunks;
@@ -102,7 +102,7 @@ impl DiskReader {
             Err(Error::Tensors { path, tensor: tensor.to_owned(), expected, got })
         };
         for (name, chunks) in &self.checksums {
-            let num_chunks = self.weights.info(name)?.range.len().div_ceil(CHUNK_BYTES);
+            let num_chunks = self.weights.place(name)?.1.len().div_ceil(CHUNK_BYTES);
             if num_chunks != chunks.len() {
                 return refuse(name, format!("{} chunks", chunks.len()), num_chunks.to_string());
             }

@@ -129,12 +129,21 @@ fn not_floating(tensor: &str, dtype: Dtype) -> Error {
     Error::Dtype { tensor: tensor.to_owned(), expected: "a floating type".to_owned(), got: dtype.to_string() }
 }
 
-/// `bytes` of type `from` as type `to`; borrowed when they are the same type.
-pub(crate) fn cast(bytes: &[u8], from: Dtype, to: Dtype) -> Option<Cow<'_, [u8]>> {
+/// The little-endian elements `bytes` of `tensor`, of type `from`, as type `to`, rounded to nearest even; borrowed when they are
+/// the same type.
+///
+/// # Errors
+/// The types differ and one of them is not floating.
+pub fn cast<'a>(tensor: &str, bytes: &'a [u8], from: Dtype, to: Dtype) -> Result<Cow<'a, [u8]>> {
     if from == to {
-        return Some(Cow::Borrowed(bytes));
+        return Ok(Cow::Borrowed(bytes));
     }
-    from_f32(&to_f32(bytes, from)?, to).map(Cow::Owned)
+    let elements = to_f32(bytes, from).and_then(|values| from_f32(&values, to));
+    elements.map(Cow::Owned).ok_or_else(|| Error::Dtype {
+        tensor: tensor.to_owned(),
+        expected: format!("a tensor that converts to {to}"),
+        got: from.to_string(),
+    })
 }
 
 /// Index of the first element that is NaN or infinite; integer types have none. One pass at the speed of memory.

@@ -71,7 +71,7 @@ impl Gguf {
     /// It cannot be read, is not GGUF, is truncated, or has a tensor of a type that is not read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let map = map_file(path)?;
+        let (_, map) = map_file(path)?;
         let (metadata, tensors) = parse(path, &map)?;
         Ok(Self { path: path.to_owned(), map, metadata, tensors })
     }

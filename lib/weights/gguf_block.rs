@@ -255,7 +255,7 @@ mod tests {
         for (block_type, ..) in READ {
             let Ok(blocks) = fixture.tensor(&format!("{block_type}.blocks")) else { continue };
             let expected = fixture.tensor(&format!("{block_type}.values")).unwrap().to_f32().unwrap();
-            let got = block_type.to_f32(blocks.bytes);
+            let got = block_type.to_f32(&blocks.bytes);
             assert_eq!(got.len(), expected.len(), "{block_type}");
             for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 assert_eq!(got.to_bits(), expected.to_bits(), "{block_type} value {i}: {got}, {expected}");

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::unique_keys::UniqueKeys;
 use crate::{Dtype, Error, Result};
 
 /// The largest header the format allows, in bytes.
@@ -14,19 +15,25 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// The header is padded with spaces so that the first tensor begins at a multiple of this, in bytes.
 const ALIGNMENT: usize = 64;
 
-/// Where a tensor lies and what it is.
+/// What a tensor is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     /// The element type.
     pub dtype: Dtype,
     /// The dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// The bytes of the file that hold it.
+}
+
+/// A tensor of a file and the bytes that hold it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub name: String,
+    pub info: TensorInfo,
     pub range: Range<usize>,
 }
 
 /// Reads and checks the header of the mapped file `bytes`: the tensors in the order of their places.
-pub(crate) fn read_header(path: &Path, bytes: &[u8]) -> Result<Vec<(String, TensorInfo)>> {
+pub(crate) fn read_header(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>> {
     let truncated = |what: &str, expected: u64| Error::Truncated {
         path: path.to_owned(),
         what: what.to_owned(),
@@ -41,30 +48,30 @@ pub(crate) fn read_header(path: &Path, bytes: &[u8]) -> Result<Vec<(String, Tens
     }
     let start = 8 + header_bytes as usize;
     let header = bytes.get(8..start).ok_or_else(|| truncated("the header", start as u64))?;
-    let header: Map<String, Value> = serde_json::from_slice(header)
-        .map_err(|error| Error::corrupt(path, format!("the header is not JSON: {error}")))?;
+    let UniqueKeys(header) = serde_json::from_slice(header)
+        .map_err(|error| Error::corrupt(path, format!("the header is not JSON of tensors: {error}")))?;
     let mut tensors = Vec::with_capacity(header.len());
     for (name, entry) in &header {
         if name != "__metadata__" {
-            let info = read_entry(entry, start)
+            let (info, range) = read_entry(entry, start)
                 .map_err(|reason| Error::corrupt(path, format!("tensor {name}: {reason}")))?;
-            tensors.push((name.clone(), info));
+            tensors.push(Entry { name: name.clone(), info, range });
         }
     }
-    tensors.sort_by_key(|(_, info)| (info.range.start, info.range.end));
+    tensors.sort_by_key(|entry| (entry.range.start, entry.range.end));
     let mut end = start;
-    for (name, info) in &tensors {
-        if info.range.start != end {
+    for Entry { name, range, .. } in &tensors {
+        if range.start != end {
             let (kind, place) =
-                if info.range.start < end { ("overlaps", "before") } else { ("leaves a gap to", "of") };
+                if range.start < end { ("overlaps", "before") } else { ("leaves a gap to", "of") };
             let reason = format!(
                 "tensor {name} {kind} the tensor before it: expected offset {}, got {} ({place} the data)",
                 end - start,
-                info.range.start - start
+                range.start - start
             );
             return Err(Error::corrupt(path, reason));
         }
-        end = info.range.end;
+        end = range.end;
     }
     match bytes.len() {
         len if len < end => Err(truncated("the header and all tensors", end as u64)),
@@ -73,7 +80,7 @@ pub(crate) fn read_header(path: &Path, bytes: &[u8]) -> Result<Vec<(String, Tens
     }
 }
 
-fn read_entry(entry: &Value, data_start: usize) -> Result<TensorInfo, String> {
+fn read_entry(entry: &Value, data_start: usize) -> Result<(TensorInfo, Range<usize>), String> {
     let numbers = |key: &str| -> Result<Vec<usize>, String> {
         let list = entry[key].as_array().ok_or_else(|| format!("{key} is missing"))?;
         let number = |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok());
@@ -93,7 +100,7 @@ fn read_entry(entry: &Value, data_start: usize) -> Result<TensorInfo, String> {
     }
     let place =
         |offset: usize| data_start.checked_add(offset).ok_or("its offset does not fit the address space");
-    Ok(TensorInfo { dtype, shape, range: place(start)?..place(end)? })
+    Ok((TensorInfo { dtype, shape }, place(start)?..place(end)?))
 }
 
 /// Bytes of a tensor, unless that overflows.
@@ -151,10 +158,8 @@ mod tests {
         let start = bytes.len();
         bytes.resize(start + 14, 0);
         let tensors = read_header(Path::new("a"), &bytes).unwrap();
-        assert_eq!(
-            tensors[1].1,
-            TensorInfo { dtype: Dtype::BF16, shape: vec![1, 3], range: start + 8..start + 14 }
-        );
+        let info = TensorInfo { dtype: Dtype::BF16, shape: vec![1, 3] };
+        assert_eq!(tensors[1], Entry { name: "b".to_owned(), info, range: start + 8..start + 14 });
     }
 
     #[test]
@@ -172,6 +177,8 @@ mod tests {
     #[test]
     fn broken_headers_are_refused_with_the_tensor() {
         assert!(refusal(&file("{\"a\"", 0)).contains("not JSON"));
+        let twice = TWO.replace("\"b\"", "\"a\"");
+        assert!(refusal(&file(&twice, 14)).contains("the header is not JSON of tensors: a is named twice"));
         assert!(refusal(&file(&TWO.replace("BF16", "Q9"), 14)).contains("tensor b: unknown dtype Q9"));
         assert!(refusal(&file(&TWO.replace("[8,14]", "[6,12]"), 12)).contains("tensor b overlaps"));
         assert!(refusal(&file(&TWO.replace("[8,14]", "[9,15]"), 15)).contains("tensor b leaves a gap"));

@@ -6,31 +6,55 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use memmap2::{Advice, Mmap};
 use rayon::prelude::*;
-use serde_json::{Map, Value};
+use serde::Deserialize;
 use slime_config::TensorBox;
 
-use crate::{Dtype, Error, Result, TensorInfo, dtype, safetensors};
+use crate::quantised::{self, Method, Part, QuantisedWeight};
+use crate::safetensors::{self, Entry};
+use crate::unique_keys::UniqueKeys;
+use crate::{Dtype, Error, Result, TensorInfo, cast, dtype};
 
 /// An opened weight directory (or a single safetensors file); all headers are checked.
+///
+/// Where `config.json` says that weights are quantised, each of them is one tensor of bf16 under its usual name, whatever
+/// the tensors are that hold it.
 #[derive(Debug)]
 pub struct WeightDir {
     path: PathBuf,
     shards: Vec<Shard>,
-    tensors: BTreeMap<String, (usize, TensorInfo)>,
+    tensors: BTreeMap<String, (TensorInfo, Source)>,
+    /// The stored tensors that make up quantised ones.
+    parts: BTreeMap<String, (TensorInfo, Place)>,
 }
 
 #[derive(Debug)]
 struct Shard {
     path: PathBuf,
+    file: File,
     map: Mmap,
 }
 
+/// Where a stored tensor lies.
+#[derive(Debug, Clone)]
+struct Place {
+    shard: usize,
+    range: Range<usize>,
+}
+
+/// Where the elements of a tensor come from.
+#[derive(Debug)]
+enum Source {
+    Stored(Place),
+    Quantised(QuantisedWeight),
+}
+
 /// A tensor of an opened directory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct TensorView<'a> {
     /// The Hugging Face name.
     pub name: &'a str,
@@ -38,8 +62,8 @@ pub struct TensorView<'a> {
     pub dtype: Dtype,
     /// The dimensions, outermost first.
     pub shape: &'a [usize],
-    /// The little-endian elements, row-major.
-    pub bytes: &'a [u8],
+    /// The little-endian elements, row-major: the mapped ones, or those computed from a quantised form.
+    pub bytes: Cow<'a, [u8]>,
 }
 
 impl<'a> TensorView<'a> {
@@ -47,12 +71,11 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     /// One of the types is not floating.
-    pub fn cast(&self, to: Dtype) -> Result<Cow<'a, [u8]>> {
-        dtype::cast(self.bytes, self.dtype, to).ok_or_else(|| Error::Dtype {
-            tensor: self.name.to_owned(),
-            expected: format!("a tensor that converts to {to}"),
-            got: self.dtype.to_string(),
-        })
+    pub fn cast(self, to: Dtype) -> Result<Cow<'a, [u8]>> {
+        if self.dtype == to {
+            return Ok(self.bytes);
+        }
+        cast(self.name, &self.bytes, self.dtype, to).map(|bytes| Cow::Owned(bytes.into_owned()))
     }
 
     /// The elements as f32.
@@ -60,7 +83,7 @@ impl<'a> TensorView<'a> {
     /// # Errors
     /// The type is not one of F64, F32, F16, BF16.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        dtype::decode_f32(self.name, self.bytes, self.dtype)
+        dtype::decode_f32(self.name, &self.bytes, self.dtype)
     }
 }
 
@@ -68,8 +91,21 @@ impl WeightDir {
     /// Opens a directory with `model.safetensors` or `model.safetensors.index.json`, or one `.safetensors` file.
     ///
     /// # Errors
-    /// Nothing is there, or a file is truncated, corrupt, or contradicts the index.
+    /// Nothing is there, a file is truncated, corrupt, or contradicts the index, or weights are quantised in a way that is
+    /// not known or not whole.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let mut opened = Self::open_stored(&path)?;
+        if let Some(method) = Method::of_dir(path.as_ref())? {
+            opened.join_parts(method)?;
+        }
+        Ok(opened)
+    }
+
+    /// The same with the tensors as they are stored, quantised ones in their parts.
+    ///
+    /// # Errors
+    /// Nothing is there, or a file is truncated, corrupt, or contradicts the index.
+    pub fn open_stored(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if !fs::metadata(path).map_err(Error::read(path))?.is_dir() {
             return Self::from_shards(path, &[path.to_owned()]);
@@ -90,28 +126,54 @@ impl WeightDir {
         let mut files: Vec<PathBuf> = weight_map.values().map(|file| path.join(file)).collect();
         files.sort();
         files.dedup();
+        if let Some(other) = unlisted_shard(path, &files)? {
+            return Err(Error::corrupt(&index, format!("shard {other} beside it is not in the index")));
+        }
         let opened = Self::from_shards(path, &files)?;
         for (name, file) in &weight_map {
-            let Some((shard, _)) = opened.tensors.get(name) else {
+            let Some((_, Source::Stored(place))) = opened.tensors.get(name) else {
                 return Err(Error::NoTensor { path: path.join(file), tensor: name.clone() });
             };
-            if opened.shards[*shard].path != path.join(file) {
+            if opened.shards[place.shard].path != path.join(file) {
                 return Err(Error::corrupt(&index, format!("tensor {name} is not in {file}")));
             }
         }
         Ok(opened)
     }
 
+    /// Puts quantised weights in the place of their parts.
+    fn join_parts(&mut self, method: Method) -> Result<()> {
+        let infos = self.tensors.iter().map(|(name, (info, _))| (name.as_str(), info));
+        let (weights, parts) = quantised::find(method, infos, &self.path)?;
+        for name in parts {
+            if let Some((info, Source::Stored(place))) = self.tensors.remove(&name) {
+                self.parts.insert(name, (info, place));
+            }
+        }
+        for (name, weight) in weights {
+            let info = TensorInfo { dtype: Dtype::BF16, shape: weight.shape.to_vec() };
+            if self.tensors.insert(name.clone(), (info, Source::Quantised(weight))).is_some() {
+                return Err(Error::corrupt(
+                    &self.path,
+                    format!("tensor {name} is there as it is and quantised"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn from_shards(path: &Path, files: &[PathBuf]) -> Result<Self> {
-        let mut opened = Self { path: path.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
+        let (tensors, parts) = (BTreeMap::new(), BTreeMap::new());
+        let mut opened = Self { path: path.to_owned(), shards: Vec::new(), tensors, parts };
         for (shard, file_path) in files.iter().enumerate() {
-            let map = map_file(file_path)?;
-            for (name, info) in safetensors::read_header(file_path, &map)? {
-                if opened.tensors.insert(name.clone(), (shard, info)).is_some() {
+            let (file, map) = map_file(file_path)?;
+            for Entry { name, info, range } in safetensors::read_header(file_path, &map)? {
+                let source = Source::Stored(Place { shard, range });
+                if opened.tensors.insert(name.clone(), (info, source)).is_some() {
                     return Err(Error::corrupt(file_path, format!("tensor {name} is also in another shard")));
                 }
             }
-            opened.shards.push(Shard { path: file_path.clone(), map });
+            opened.shards.push(Shard { path: file_path.clone(), file, map });
         }
         Ok(opened)
     }
@@ -131,22 +193,23 @@ impl WeightDir {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Type, shape and place of a tensor.
+    /// Type and shape of a tensor.
     ///
     /// # Errors
     /// There is no such tensor.
     pub fn info(&self, name: &str) -> Result<&TensorInfo> {
-        Ok(self.place(name)?.1)
+        self.tensors.get(name).map(|(info, _)| info).ok_or_else(|| self.missing(name))
     }
 
-    /// The file that holds a tensor and its place in it, for readers that do not map.
+    /// The file that holds a stored tensor and its bytes there, for readers that do not map.
     ///
     /// # Errors
-    /// There is no such tensor.
-    pub fn place(&self, name: &str) -> Result<(&Path, &TensorInfo)> {
-        let missing = || Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() };
-        let (shard, info) = self.tensors.get(name).ok_or_else(missing)?;
-        Ok((&self.shards[*shard].path, info))
+    /// There is no such tensor, or it is made up of several.
+    pub fn place(&self, name: &str) -> Result<(&Path, Range<usize>)> {
+        match self.tensors.get(name) {
+            Some((_, Source::Stored(place))) => Ok((&self.shards[place.shard].path, place.range.clone())),
+            _ => Err(self.missing(name)),
+        }
     }
 
     /// A tensor, whose bytes are then in memory.
@@ -154,50 +217,92 @@ impl WeightDir {
     /// # Errors
     /// There is no such tensor, or its bytes cannot be read (any more).
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>> {
-        let (name, info, bytes) = self.entry(name)?;
+        let (name, (info, source)) = self.tensors.get_key_value(name).ok_or_else(|| self.missing(name))?;
+        let bytes = match source {
+            Source::Stored(place) => Cow::Borrowed(self.bytes(place)?),
+            Source::Quantised(weight) => Cow::Owned(weight.read(|part| self.stored_part(part))?),
+        };
         Ok(TensorView { name, dtype: info.dtype, shape: &info.shape, bytes })
     }
 
     /// The elements of a box of a tensor in a floating type, row-major. Where the box is one run of the file, only its
-    /// bytes are read; a box of columns reads from its first to its last byte.
+    /// bytes are read; a box of columns reads from its first to its last byte, a quantised tensor is computed whole.
     ///
     /// # Errors
     /// There is no such tensor, its type does not convert, or its bytes cannot be read (any more).
     pub fn part<'a>(&'a self, name: &str, part: &'a TensorBox, to: Dtype) -> Result<Cow<'a, [u8]>> {
-        let missing = || Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() };
-        let (name, (shard, info)) = self.tensors.get_key_value(name).ok_or_else(missing)?;
-        let (shard, width) = (&self.shards[*shard], info.dtype.num_bytes());
+        let (name, (info, source)) = self.tensors.get_key_value(name).ok_or_else(|| self.missing(name))?;
+        let width = info.dtype.num_bytes();
         let runs = TensorBox::whole(&info.shape).runs(part);
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(Cow::default()) };
-        let span = info.range.start + first.from * width..info.range.start + (last.from + last.len) * width;
-        let bytes = mapped(&shard.path, &shard.map, span)?;
-        let view = |bytes| TensorView { name, dtype: info.dtype, shape: &part.shape, bytes };
+        let span = first.from * width..(last.from + last.len) * width;
+        let bytes = match source {
+            Source::Stored(place) => {
+                let range = place.range.start + span.start..place.range.start + span.end;
+                Cow::Borrowed(self.bytes(&Place { shard: place.shard, range })?)
+            }
+            Source::Quantised(_) => Cow::Owned(self.tensor(name)?.bytes[span].to_vec()),
+        };
         if let [_] = runs[..] {
-            return view(bytes).cast(to);
+            return TensorView { name, dtype: info.dtype, shape: &part.shape, bytes }.cast(to);
         }
         let mut gathered = Vec::with_capacity(part.num_elements() * width);
         for run in &runs {
             let start = (run.from - first.from) * width;
             gathered.extend_from_slice(&bytes[start..start + run.len * width]);
         }
-        let cast = dtype::cast(&gathered, info.dtype, to).map(Cow::into_owned);
-        match cast {
-            Some(bytes) => Ok(Cow::Owned(bytes)),
-            // The whole tensor's view says what is wrong with its type.
-            None => view(bytes).cast(to),
-        }
+        let bytes = Cow::Owned(gathered);
+        TensorView { name, dtype: info.dtype, shape: &part.shape, bytes }.cast(to)
     }
 
-    fn entry(&self, name: &str) -> Result<(&str, &TensorInfo, &[u8])> {
-        let missing = || Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() };
-        let (name, (shard, info)) = self.tensors.get_key_value(name).ok_or_else(missing)?;
-        let shard = &self.shards[*shard];
-        Ok((name, info, mapped(&shard.path, &shard.map, info.range.clone())?))
+    /// Elements `range` of a tensor in `buffer`. A stored one is not mapped for it, so that a walk through files of any size
+    /// takes the room of its steps.
+    ///
+    /// # Errors
+    /// There is no such tensor, it is shorter, or its bytes cannot be read (any more).
+    pub fn read_elements(&self, name: &str, range: Range<usize>, buffer: &mut Vec<u8>) -> Result<()> {
+        let (info, source) = self.tensors.get(name).ok_or_else(|| self.missing(name))?;
+        let bytes = range.start * info.dtype.num_bytes()..range.end * info.dtype.num_bytes();
+        let len = info.shape.iter().product::<usize>();
+        if range.end > len {
+            let (expected, got) = (format!("at least {} elements", range.end), len.to_string());
+            return Err(Error::Dtype { tensor: name.to_owned(), expected, got });
+        }
+        buffer.resize(bytes.len(), 0);
+        match source {
+            Source::Quantised(_) => buffer.copy_from_slice(&self.tensor(name)?.bytes[bytes]),
+            Source::Stored(place) => {
+                let shard = &self.shards[place.shard];
+                let offset = (place.range.start + bytes.start) as u64;
+                shard.file.read_exact_at(buffer, offset).map_err(Error::read(&shard.path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a tensor is computed from quantised parts, all of it at once.
+    pub fn is_quantised(&self, name: &str) -> bool {
+        matches!(self.tensors.get(name), Some((_, Source::Quantised(_))))
+    }
+
+    /// A part of a quantised weight.
+    fn stored_part(&self, name: &str) -> Result<Part<'_>> {
+        let (info, place) = self.parts.get(name).ok_or_else(|| self.missing(name))?;
+        Ok(Part { dtype: info.dtype, shape: &info.shape, bytes: self.bytes(place)? })
+    }
+
+    fn bytes(&self, place: &Place) -> Result<&[u8]> {
+        let shard = &self.shards[place.shard];
+        mapped(&shard.path, &shard.map, place.range.clone())
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() }
     }
 
     /// Number of elements of all tensors.
     pub fn num_parameters(&self) -> u64 {
-        self.tensors.values().map(|(_, info)| info.shape.iter().product::<usize>() as u64).sum()
+        self.tensors.values().map(|(info, _)| info.shape.iter().product::<usize>() as u64).sum()
     }
 
     /// Reads every tensor and refuses NaN and infinities.
@@ -211,7 +316,7 @@ impl WeightDir {
                 Ok(tensor) => tensor,
                 Err(error) => return Some(error),
             };
-            let index = dtype::first_not_finite(tensor.bytes, tensor.dtype)?;
+            let index = dtype::first_not_finite(&tensor.bytes, tensor.dtype)?;
             Some(Error::NotFinite { path: self.path.clone(), tensor: (*name).to_owned(), index })
         });
         bad.map_or(Ok(()), Err)
@@ -235,23 +340,40 @@ pub(crate) fn mapped<'a>(path: &Path, map: &'a Mmap, range: Range<usize>) -> Res
     }
 }
 
-/// Maps a whole file read-only.
-pub(crate) fn map_file(path: &Path) -> Result<Mmap> {
+/// Opens a file and maps the whole of it read-only.
+pub(crate) fn map_file(path: &Path) -> Result<(File, Mmap)> {
     let file = File::open(path).map_err(Error::read(path))?;
     if file.metadata().map_err(Error::read(path))?.is_dir() {
         return Err(Error::read(path)(io::ErrorKind::IsADirectory.into()));
     }
     // SAFETY: weight files are committed under their name once and never change afterwards, and the map is read-only;
     // every length was checked against the map, and `mapped` populates what is read.
-    unsafe { Mmap::map(&file) }.map_err(Error::read(path))
+    let map = unsafe { Mmap::map(&file) }.map_err(Error::read(path))?;
+    Ok((file, map))
+}
+
+/// A file of `dir` that is named as a shard is and that is none of `files`.
+fn unlisted_shard(dir: &Path, files: &[PathBuf]) -> Result<Option<String>> {
+    let entries = fs::read_dir(dir).map_err(Error::read(dir))?;
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    let is_shard =
+        |name: &String| name.starts_with("model-") && name.contains("-of-") && name.ends_with(".safetensors");
+    Ok(names.into_iter().filter(is_shard).find(|name| !files.contains(&dir.join(name))))
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: Option<UniqueKeys>,
 }
 
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = fs::read(path).map_err(Error::read(path))?;
-    let index: Map<String, Value> = serde_json::from_slice(&text)
-        .map_err(|error| Error::corrupt(path, format!("the index is not JSON: {error}")))?;
-    let map = index.get("weight_map").and_then(Value::as_object);
-    let map = map.ok_or_else(|| Error::corrupt(path, "key weight_map is missing"))?;
+    let index: Index = serde_json::from_slice(&text)
+        .map_err(|error| Error::corrupt(path, format!("the index is not JSON of tensors: {error}")))?;
+    let UniqueKeys(map) =
+        index.weight_map.ok_or_else(|| Error::corrupt(path, "key weight_map is missing"))?;
     map.iter()
         .map(|(name, file)| match file.as_str() {
             Some(file) if !file.contains(['/', '\\']) && file != ".." => Ok((name.clone(), file.to_owned())),
@@ -326,6 +448,16 @@ mod tests {
         assert_eq!(WeightDir::open(&dir).unwrap_err().exit_code(), 65);
         fs::write(&index, text.replacen("model-00001-of", "../model-00001-of", 1)).unwrap();
         assert!(WeightDir::open(&dir).unwrap_err().to_string().contains("expected a file name"));
+        fs::write(&index, text.replacen('{', "{\"weight_map\": {},", 1)).unwrap();
+        assert!(WeightDir::open(&dir).is_err(), "two maps");
+        fs::write(&index, text).unwrap();
+        fs::copy(dir.join("model-00001-of-00003.safetensors"), dir.join("model-00004-of-00004.safetensors"))
+            .unwrap();
+        let error = WeightDir::open(&dir).unwrap_err().to_string();
+        assert!(
+            error.contains("shard model-00004-of-00004.safetensors beside it is not in the index"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Writes a weight directory under a temporary name, syncs it and renames it into place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use crate::{Dtype, Error, Result, safetensors};
 
@@ -42,6 +43,9 @@ pub fn tensor_hash(bytes: &[u8]) -> String {
 }
 
 /// A weight directory in the making; dropped without `finish`, it leaves nothing behind.
+///
+/// Several processes may write one directory together: one creates it, the others [`WeightWriter::join`], each writes whole
+/// shards after [`WeightWriter::begin_shard`], and the one that created it adopts the shards of the others and finishes.
 #[derive(Debug)]
 pub struct WeightWriter {
     target: PathBuf,
@@ -50,9 +54,24 @@ pub struct WeightWriter {
     /// Index of the first tensor of each shard.
     shard_starts: Vec<usize>,
     file: Option<(PathBuf, File)>,
+    /// The tensor that is written next, the bytes of it that are there, and their checksum so far.
     next: usize,
+    filled: usize,
+    hash: RunningHash,
+    /// The tensors that are not written yet.
+    missing: BTreeSet<usize>,
     hashes: BTreeMap<String, String>,
-    is_finished: bool,
+    /// Whether the temporary directory goes with this writer.
+    is_owner: bool,
+}
+
+/// A checksum in the making.
+struct RunningHash(Xxh3Default);
+
+impl std::fmt::Debug for RunningHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RunningHash({:016x})", self.0.digest())
+    }
 }
 
 impl WeightWriter {
@@ -67,17 +86,31 @@ impl WeightWriter {
         max_shard_bytes: usize,
     ) -> Result<Self> {
         let (target, temporary) = begin(target.as_ref())?;
-        let shard_starts = shard_starts(&tensors, max_shard_bytes);
-        Ok(Self {
-            target,
-            temporary,
+        let mut writer = Self::join(target, temporary, tensors, max_shard_bytes);
+        writer.is_owner = true;
+        Ok(writer)
+    }
+
+    /// Takes part in a directory that another process has begun: `temporary` is its [`WeightWriter::temporary`].
+    pub fn join(
+        target: impl Into<PathBuf>,
+        temporary: impl Into<PathBuf>,
+        tensors: Vec<TensorSpec>,
+        max_shard_bytes: usize,
+    ) -> Self {
+        Self {
+            target: target.into(),
+            temporary: temporary.into(),
+            shard_starts: shard_starts(&tensors, max_shard_bytes),
+            missing: (0..tensors.len()).collect(),
             tensors,
-            shard_starts,
             file: None,
             next: 0,
+            filled: 0,
+            hash: RunningHash(Xxh3Default::new()),
             hashes: BTreeMap::new(),
-            is_finished: false,
-        })
+            is_owner: false,
+        }
     }
 
     /// Checks that a directory could begin at `target`, for tools that compute for hours before they write it.
@@ -89,28 +122,88 @@ impl WeightWriter {
         fs::remove_dir(temporary).map_err(Error::write(&target))
     }
 
+    /// Where the files lie until the directory is whole.
+    pub fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// How many files the weights have.
+    pub fn num_shards(&self) -> usize {
+        self.shard_starts.len()
+    }
+
+    /// The tensors of a file, by their places among all.
+    pub fn shard(&self, shard: usize) -> Range<usize> {
+        self.shard_starts[shard]..self.shard_starts.get(shard + 1).copied().unwrap_or(self.tensors.len())
+    }
+
+    /// The next tensors are those of this file.
+    pub fn begin_shard(&mut self, shard: usize) {
+        (self.next, self.filled) = (self.shard_starts[shard], 0);
+    }
+
+    /// Takes note of a file that another process has written.
+    ///
+    /// # Errors
+    /// It is not there, or not whole.
+    pub fn adopt_shard(&mut self, shard: usize) -> Result<()> {
+        let (range, path) = (self.shard(shard), self.temporary.join(self.shard_name(shard)));
+        let expected = (self.header(shard).len()
+            + self.tensors[range.clone()].iter().map(TensorSpec::num_bytes).sum::<usize>())
+            as u64;
+        let got = fs::metadata(&path).map_err(Error::write(&path))?.len();
+        if got != expected {
+            return Err(Error::Truncated { path, what: "its tensors".to_owned(), expected, got });
+        }
+        range.for_each(|tensor| _ = self.missing.remove(&tensor));
+        Ok(())
+    }
+
     /// Writes the next tensor; its little-endian, row-major elements.
     ///
     /// # Errors
     /// It is not the next one, has another size than announced, or the disk refuses.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let expected = self.tensors.get(self.next);
-        let Some(spec) = expected.filter(|spec| spec.name == name && spec.num_bytes() == bytes.len()) else {
-            let expected = expected.map_or("no more tensors".to_owned(), |spec| {
-                format!("{} with {} bytes", spec.name, spec.num_bytes())
-            });
-            let got = format!("{} bytes", bytes.len());
-            return Err(Error::Dtype { tensor: name.to_owned(), expected, got });
-        };
-        self.hashes.insert(spec.name.clone(), tensor_hash(bytes));
-        if self.shard_starts.contains(&self.next) {
-            self.begin_shard()?;
+        match self.tensors.get(self.next) {
+            Some(spec) if spec.num_bytes() == bytes.len() => self.write_part(name, bytes),
+            _ => Err(self.unexpected(name, bytes.len())),
         }
+    }
+
+    /// Writes the next bytes of the next tensor.
+    ///
+    /// # Errors
+    /// It is not the next one, has fewer bytes, or the disk refuses.
+    pub fn write_part(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let expected = self.tensors.get(self.next);
+        let Some(num_bytes) = expected.filter(|spec| spec.name == name).map(TensorSpec::num_bytes) else {
+            return Err(self.unexpected(name, bytes.len()));
+        };
+        if self.filled + bytes.len() > num_bytes {
+            return Err(self.unexpected(name, self.filled + bytes.len()));
+        }
+        if self.filled == 0 && self.shard_starts.contains(&self.next) {
+            self.create_shard()?;
+        }
+        self.hash.0.update(bytes);
         if let Some((path, file)) = &mut self.file {
             file.write_all(bytes).map_err(Error::write(path))?;
         }
-        self.next += 1;
+        self.filled += bytes.len();
+        if self.filled == num_bytes {
+            self.hashes.insert(name.to_owned(), format!("{:016x}", self.hash.0.digest()));
+            self.missing.remove(&self.next);
+            self.hash.0.reset();
+            (self.next, self.filled) = (self.next + 1, 0);
+        }
         Ok(())
+    }
+
+    fn unexpected(&self, name: &str, num_bytes: usize) -> Error {
+        let expected = self.tensors.get(self.next).map_or("no more tensors".to_owned(), |spec| {
+            format!("{} with {} bytes", spec.name, spec.num_bytes())
+        });
+        Error::Dtype { tensor: name.to_owned(), expected, got: format!("{num_bytes} bytes") }
     }
 
     /// Adds a file beside the weights, such as `config.json`.
@@ -131,7 +224,7 @@ impl WeightWriter {
     /// # Errors
     /// A tensor was not written, the target appeared meanwhile, or the disk refuses.
     pub fn finish(mut self) -> Result<BTreeMap<String, String>> {
-        if let Some(spec) = self.tensors.get(self.next) {
+        if let Some(spec) = self.missing.first().and_then(|tensor| self.tensors.get(*tensor)) {
             return Err(Error::NoTensor { path: self.target.clone(), tensor: spec.name.clone() });
         }
         self.end_shard()?;
@@ -145,24 +238,17 @@ impl WeightWriter {
             }
             _ => Error::write(&self.target)(error),
         })?;
-        self.is_finished = true;
+        self.is_owner = false;
         if let Some(parent) = self.target.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             sync_dir(parent)?;
         }
         Ok(std::mem::take(&mut self.hashes))
     }
 
-    fn begin_shard(&mut self) -> Result<()> {
+    fn create_shard(&mut self) -> Result<()> {
         self.end_shard()?;
         let shard = self.shard_of(self.next);
-        let end = self.shard_starts.get(shard + 1).copied().unwrap_or(self.tensors.len());
-        let mut metadata = Map::new();
-        metadata.insert("format".to_owned(), "pt".into());
-        metadata.insert("slime_version".to_owned(), env!("CARGO_PKG_VERSION").into());
-        let tensors =
-            self.tensors[self.next..end].iter().map(|t| (t.name.as_str(), t.dtype, t.shape.as_slice()));
-        let header = safetensors::write_header(&metadata, tensors);
-        let name = self.shard_name(shard);
+        let (header, name) = (self.header(shard), self.shard_name(shard));
         // Messages name the place the file is for.
         let path = self.target.join(&name);
         let mut file = File::create(self.temporary.join(&name)).map_err(Error::write(&path))?;
@@ -171,11 +257,23 @@ impl WeightWriter {
         Ok(())
     }
 
-    fn end_shard(&mut self) -> Result<()> {
+    /// Makes the file that is being written durable; whoever has joined calls it behind its last tensor.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn end_shard(&mut self) -> Result<()> {
         match self.file.take() {
             Some((path, file)) => file.sync_all().map_err(Error::write(&path)),
             None => Ok(()),
         }
+    }
+
+    fn header(&self, shard: usize) -> Vec<u8> {
+        let mut metadata = Map::new();
+        metadata.insert("format".to_owned(), "pt".into());
+        metadata.insert("slime_version".to_owned(), env!("CARGO_PKG_VERSION").into());
+        let tensors = self.tensors[self.shard(shard)].iter();
+        safetensors::write_header(&metadata, tensors.map(|t| (t.name.as_str(), t.dtype, t.shape.as_slice())))
     }
 
     fn shard_of(&self, tensor: usize) -> usize {
@@ -202,7 +300,7 @@ impl WeightWriter {
 
 impl Drop for WeightWriter {
     fn drop(&mut self) {
-        if !self.is_finished {
+        if self.is_owner {
             // The error that led here is already on its way; a temporary directory that stays harms nobody.
             let _ = fs::remove_dir_all(&self.temporary);
         }
@@ -268,6 +366,39 @@ mod tests {
         assert!(writer.write("c", &[1, 2, 3]).unwrap_err().to_string().contains("expected b with 3 bytes"));
         assert!(matches!(writer.finish().unwrap_err(), Error::NoTensor { tensor, .. } if tensor == "b"));
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn shards_of_several_writers_make_the_directory_of_one() {
+        let root = tempfile::tempdir().unwrap();
+        let (one, two) = (root.path().join("one"), root.path().join("two"));
+        let specs = || vec![spec("a"), spec("b"), spec("c")];
+        let mut writer = WeightWriter::create(&one, specs(), 3).unwrap();
+        for name in ["a", "b", "c"] {
+            writer.write_part(name, &[1]).unwrap();
+            writer.write_part(name, &[2, 3]).unwrap();
+        }
+        let hashes = writer.finish().unwrap();
+        assert_eq!(hashes["b"], tensor_hash(&[1, 2, 3]));
+        let mut first = WeightWriter::create(&two, specs(), 3).unwrap();
+        let mut second = WeightWriter::join(&two, first.temporary(), specs(), 3);
+        assert!(first.adopt_shard(1).is_err());
+        let write = |writer: &mut WeightWriter, shard, name| {
+            writer.begin_shard(shard);
+            writer.write(name, &[1, 2, 3]).unwrap();
+            writer.end_shard().unwrap();
+        };
+        write(&mut first, 2, "c");
+        write(&mut second, 1, "b");
+        write(&mut first, 0, "a");
+        drop(second);
+        first.adopt_shard(1).unwrap();
+        first.finish().unwrap();
+        for entry in fs::read_dir(&one).unwrap() {
+            let name = entry.unwrap().file_name();
+            assert_eq!(fs::read(one.join(&name)).unwrap(), fs::read(two.join(&name)).unwrap(), "{name:?}");
+        }
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2);
     }
 
     #[test]

@@ -214,7 +214,7 @@ pub fn shard(dir: &Path) {
     let specs: Vec<TensorSpec> = weights.names().map(spec).collect();
     let mut writer = WeightWriter::create(&parts, specs, 32_000).unwrap();
     for name in weights.names() {
-        writer.write(name, weights.tensor(name).unwrap().bytes).unwrap();
+        writer.write(name, &weights.tensor(name).unwrap().bytes).unwrap();
     }
     writer.finish().unwrap();
     fs::remove_file(dir.join("model.safetensors")).unwrap();

@@ -41,7 +41,7 @@ fn golden(dir: &WeightDir, name: &str) -> Tensor {
     let view = dir.tensor(name).unwrap();
     let shape: Vec<i64> = view.shape.iter().map(|n| *n as i64).collect();
     let kind = if view.dtype == slime_weights::Dtype::I32 { Kind::Int } else { Kind::Float };
-    Tensor::from_data_size(view.bytes, &shape, kind)
+    Tensor::from_data_size(&view.bytes, &shape, kind)
 }
 
 fn max_diff(a: &Tensor, b: &Tensor) -> f64 {

@@ -4,6 +4,7 @@ mod checkpoint;
 mod column;
 mod gguf;
 mod manifest;
+mod plan;
 mod segment;
 mod table;
 mod weights;
@@ -14,16 +15,18 @@ use std::path::Path;
 use serde_json::{Value, json};
 use slime_cli::{Failure, exit};
 
+use crate::args::Inspect;
+
 /// What was found: the same as one JSON object and as text.
 struct Report {
     json: Value,
     text: String,
 }
 
-/// Prints what `path` is.
-pub fn inspect(path: &Path, is_json: bool) -> Result<(), Failure> {
-    let report = report(path)?;
-    let text = if is_json { format!("{}\n", report.json) } else { report.text };
+/// Prints what the path is, or what the model there comes to.
+pub fn inspect(args: &Inspect) -> Result<(), Failure> {
+    let report = if args.plan { plan::report(&args.path, args.layout)? } else { report(&args.path)? };
+    let text = if args.json { format!("{}\n", report.json) } else { report.text };
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::io("stdout", &error))
 }
 

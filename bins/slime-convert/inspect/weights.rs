@@ -11,8 +11,8 @@ use super::{Report, table};
 use crate::read_weights::Checkpoint;
 
 pub fn report(path: &Path) -> Result<Report, Failure> {
-    let checkpoint = Checkpoint::open(path)?;
-    let tensors = checkpoint.tensors(None)?;
+    let checkpoint = Checkpoint::open_stored(path)?;
+    let tensors = checkpoint.tensors()?;
     let count = |spec: &TensorSpec| spec.shape.iter().product::<usize>();
     let mut dtypes: BTreeMap<&str, usize> = BTreeMap::new();
     for spec in &tensors {
@@ -21,7 +21,7 @@ pub fn report(path: &Path) -> Result<Report, Failure> {
     let mut rows = Vec::with_capacity(tensors.len());
     let mut lines = vec![["tensor", "dtype", "shape", "bytes", "xxh3"].map(str::to_owned).to_vec()];
     for spec in &tensors {
-        let (hash, num_bytes) = (tensor_hash(&checkpoint.read(spec)?), spec.num_bytes());
+        let (hash, num_bytes) = (tensor_hash(&checkpoint.read(&spec.name)?), spec.num_bytes());
         let (name, dtype) = (spec.name.clone(), spec.dtype.name());
         lines.push(vec![
             name.clone(),

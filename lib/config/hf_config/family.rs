@@ -2,6 +2,9 @@
 
 use super::error::Refused;
 
+/// Types further apart than this share of the written one are not suggested.
+const FARTHEST: f64 = 0.7;
+
 /// The architectures that are composed from the op vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -55,11 +58,12 @@ impl Family {
         found.ok_or_else(|| {
             let known: Vec<&str> = Self::ALL.map(Self::model_type).into();
             let (last, others) = known.split_last().unwrap_or((&"", &[]));
-            Refused::new(
-                "model_type",
-                format!("{} or {last}", others.join(", ")),
-                format_args!("{model_type:?}"),
-            )
+            let near = known.iter().map(|name| (strsim::jaro_winkler(model_type, name), name));
+            let nearest =
+                near.filter(|(likeness, _)| *likeness >= FARTHEST).max_by(|a, b| a.0.total_cmp(&b.0));
+            let hint = nearest.map_or(String::new(), |(_, name)| format!(" (the nearest is {name})"));
+            let expected = format!("{} or {last}", others.join(", "));
+            Refused::new("model_type", expected, format_args!("{model_type:?}{hint}"))
         })
     }
 

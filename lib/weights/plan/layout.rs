@@ -1,0 +1,86 @@
+//! The layout of ranks that a plan is for.
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::table::ModelTable;
+use crate::{Error, Result};
+
+/// Ranks along every axis, each at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanLayout {
+    /// Ranks that divide every matrix.
+    pub tp: usize,
+    /// Stages of the pipeline.
+    pub pp: usize,
+    /// Ranks that divide a sequence.
+    pub cp: usize,
+    /// Ranks of a stage that divide the experts.
+    pub ep: usize,
+    /// Copies of all of it.
+    pub dp: usize,
+}
+
+impl PlanLayout {
+    /// One rank.
+    pub const SINGLE: Self = Self { tp: 1, pp: 1, cp: 1, ep: 1, dp: 1 };
+
+    /// Ranks of the world: `ep` takes its ranks from the others of a stage.
+    pub fn world_size(&self) -> usize {
+        self.tp * self.pp * self.cp * self.dp
+    }
+
+    /// Ranks of a stage.
+    pub fn stage_size(&self) -> usize {
+        self.tp * self.cp * self.dp
+    }
+
+    /// The layers of each stage: equal numbers, the first stages one more.
+    pub fn layers(&self, num_layers: usize) -> Vec<Range<usize>> {
+        let (each, more) = (num_layers / self.pp, num_layers % self.pp);
+        let start = |stage: usize| stage * each + stage.min(more);
+        (0..self.pp).map(|stage| start(stage)..start(stage + 1)).collect()
+    }
+
+    /// # Errors
+    /// An axis does not divide what it should.
+    pub(super) fn check(&self, table: &ModelTable, path: &Path) -> Result<()> {
+        let refuse = |axis: &str, size: usize, expected: String| {
+            let hint = format!("{expected}, got {size}");
+            Err(Error::Unsupported {
+                path: path.to_owned(),
+                what: format!("{axis} {size} for this model"),
+                hint,
+            })
+        };
+        let (heads, kv_heads) = (table.num_heads, table.num_key_value_heads);
+        if !heads.is_multiple_of(self.tp) {
+            return refuse("tp", self.tp, format!("tp divides the {heads} heads"));
+        }
+        if kv_heads > 0 && !kv_heads.is_multiple_of(self.tp) && !self.tp.is_multiple_of(kv_heads) {
+            return refuse(
+                "tp",
+                self.tp,
+                format!("tp divides the {kv_heads} heads of keys and values or is a multiple of them"),
+            );
+        }
+        if self.pp > table.num_layers {
+            return refuse(
+                "pp",
+                self.pp,
+                format!("at most one stage for each of the {} layers", table.num_layers),
+            );
+        }
+        if self.ep > 1 && (table.num_experts == 0 || !table.num_experts.is_multiple_of(self.ep)) {
+            return refuse("ep", self.ep, format!("ep divides the {} experts", table.num_experts));
+        }
+        if !self.stage_size().is_multiple_of(self.ep) {
+            return refuse(
+                "ep",
+                self.ep,
+                format!("ep divides the {} ranks of a stage (tp x cp x dp)", self.stage_size()),
+            );
+        }
+        Ok(())
+    }
+}
