@@ -190,7 +190,7 @@ fn sparse_model(dir: &Path, num_bytes: u64) {
         "model.norm.weight": {"dtype": "BF16", "shape": [4096], "data_offsets": [num_bytes, num_bytes + 8192]},
     })
     .to_string();
-    while header.len() % 8 > 0 {
+    while !header.len().is_multiple_of(8) {
         header.push(' ');
     }
     let mut file = fs::File::create(dir.join("model.safetensors")).unwrap();

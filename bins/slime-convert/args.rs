@@ -1,4 +1,5 @@
 //! The command line of slime-convert.
+#![expect(clippy::doc_markdown, reason = "help pages show these comments as they are")]
 
 use std::path::PathBuf;
 
@@ -199,9 +200,9 @@ pub enum DtypeName {
     Fp8Block,
     /// Eight bits, a scale for a matrix (compressed-tensors)
     Fp8Tensor,
-    /// Four bits as `AutoAWQ`
+    /// Four bits as AutoAWQ
     Int4Awq,
-    /// Four bits as `AutoGPTQ`
+    /// Four bits as AutoGPTQ
     Int4Gptq,
     /// Four bits as compressed-tensors
     Int4Ct,

@@ -87,7 +87,7 @@ pub fn fill_in(pieces: &mut Vec<Piece>, origin: Vec<Piece>, config: Option<&HfCo
     let names: BTreeSet<String> = pieces.iter().map(|piece| piece.name.clone()).collect();
     let is_tied = config.is_some_and(|config| config.tie_word_embeddings);
     let is_missing =
-        |piece: &Piece| !names.contains(&piece.name) && !(is_tied && piece.name == "lm_head.weight");
+        |piece: &Piece| !(names.contains(&piece.name) || is_tied && piece.name == "lm_head.weight");
     let missing: Vec<Piece> = origin.into_iter().filter(is_missing).collect();
     let added = missing.iter().map(|piece| piece.name.clone()).collect();
     pieces.extend(missing);

@@ -63,10 +63,7 @@ fn open(src: &Path, origin: Option<&Path>) -> Result<Vec<Checkpoint>, Failure> {
             Ok(checkpoint) => checkpoints.push(checkpoint),
             // A directory of configuration and tokenizer alone gives these.
             Err(failure)
-                if failure.code == slime_cli::exit::NO_INPUT && origin.join("config.json").exists() =>
-            {
-                ()
-            }
+                if failure.code == slime_cli::exit::NO_INPUT && origin.join("config.json").exists() => {}
             Err(failure) => return Err(failure),
         }
     }
