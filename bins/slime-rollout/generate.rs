@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use slime_cli::Failure;
-use slime_config::{Dtype, Eval, HfConfig, RunConfig};
+use slime_config::{Dtype, Eval, HfConfig, Partial, RunConfig};
 use slime_engine::{
     Completion, Engine, EngineConfig, FinishReason, ModelRunner, Penalties, Request, SampleSeed,
     SamplingParams, Timing,
@@ -302,7 +302,8 @@ impl Sampler {
             let id = completion.id;
             let Some(group) = self.groups.get_mut(&id) else { continue };
             let index = completion.index as usize;
-            group.samples[index] = Some(sample(group, completion));
+            let loss_mask = loss_mask(&completion, self.config.partial());
+            group.samples[index] = Some(Sample { loss_mask, ..sample(group, completion) });
             if group.samples.iter().all(Option::is_some)
                 && let Some(group) = self.groups.remove(&id)
             {
@@ -345,7 +346,6 @@ impl Sampler {
 
 /// One completion as a record.
 fn sample(group: &Group, completion: Completion) -> Sample {
-    let response_len = completion.tokens.len();
     let mut tokens = group.prompt_tokens.clone();
     tokens.extend(&completion.tokens);
     let GroupId { step, group: number, attempt } = group.id;
@@ -368,7 +368,6 @@ fn sample(group: &Group, completion: Completion) -> Sample {
         response: completion.text,
         tokens,
         prompt_len: group.prompt_tokens.len() as u32,
-        loss_mask: vec![1; response_len],
         rollout_log_probs: completion.log_probs,
         kept_token_ids: completion.kept.ids,
         kept_lens: completion.kept.lens,
@@ -378,6 +377,14 @@ fn sample(group: &Group, completion: Completion) -> Sample {
         metadata: group.prompt.metadata.clone(),
         ..Sample::default()
     }
+}
+
+/// Which tokens are trained: all, or those that the last weights sampled.
+fn loss_mask(completion: &Completion, partial: Partial) -> Vec<u8> {
+    let num_tokens = completion.tokens.len();
+    let last = completion.weight_versions.last().map_or(0, |run| run.len as usize);
+    let first_trained = if partial == Partial::Mask { num_tokens.saturating_sub(last) } else { 0 };
+    (0..num_tokens).map(|token| u8::from(token >= first_trained)).collect()
 }
 
 /// Tokens to text; what cannot be decoded is said and left out.

@@ -7,6 +7,7 @@ mod evaluate;
 mod follow;
 mod generate;
 mod generator;
+mod judge_groups;
 mod memory;
 mod observe;
 mod read_prompts;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use slime_cli::Failure;
-use slime_config::{RunConfig, RunDir, paths};
+use slime_config::{Partial, RunConfig, RunDir, paths};
 use slime_exchange::{ArrowFormat, Physical, Replica, ReplicaAction, ReplicaConfig, Store};
 use slime_metrics::Profile;
 use slime_record::{Provenance, Publication};
@@ -73,7 +73,7 @@ impl Replicator {
         let replica_config = ReplicaConfig {
             index,
             max_in_flight: groups_in_flight(&config)?,
-            continue_on_newer: config.run.order() == slime_config::Order::Arrival,
+            continue_on_newer: config.partial() != Partial::Off,
             seal_ms: SEAL_MS.max(u64::from(num_replicas) * 1000 / SEALS_PER_S),
             seal_bytes: SEAL_BYTES,
             beat_ms: BEAT_MS,

@@ -70,6 +70,7 @@ fn machine_config(config: &RunConfig) -> Result<TrainerConfig, Failure> {
         keep_checkpoints: config.checkpoint.keep as usize,
         visibility_ms: VISIBILITY_MS,
         eval_interval: config.eval_interval(),
+        eval_at_start: config.evaluates_at_start(),
         num_replicas: config.rollout.num_replicas,
         beat_ms: BEAT_MS,
     })

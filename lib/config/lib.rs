@@ -5,8 +5,10 @@
 mod algorithm;
 mod algorithm_check;
 mod batch;
+mod buffer;
 mod check;
 mod data;
+mod dynamic_filter;
 mod error;
 pub mod formulas;
 pub mod hf_config;
@@ -17,6 +19,7 @@ mod plan;
 mod rollout;
 mod routing_replay;
 mod run;
+mod staleness;
 mod tensor_box;
 mod train;
 mod unknown_key;
@@ -27,13 +30,15 @@ pub use algorithm::{
     LossType, OldLogProbs, OnFailure, PolicyLoss, RatioLevel, Reference, Teacher,
 };
 pub use batch::Batch;
+pub use buffer::{BufferOrder, Partial};
 pub use data::{Data, DataSource, Dtype, Eval, Kind, LossMask, Model, Split};
+pub use dynamic_filter::{DynamicFilter, FilterRule};
 pub use error::{Error, Result};
 pub use hf_config::{Family, HfConfig, HfConfigError, Moe, QkNormScope, RopeScaling, Scoring};
 pub use load::{RunConfig, load, parse};
 pub use metrics::{Metrics, Warnings};
 pub use paths::{Physical, RunDir};
-pub use rollout::{DynamicFilter, Placement, Reward, Rollout, SandboxTier};
+pub use rollout::{Placement, Reward, Rollout, SandboxTier};
 pub use routing_replay::RoutingReplay;
 pub use run::{Checkpoint, Device, Order, Run, Watchdog};
 pub use tensor_box::{Run as ElementRun, TensorBox};

@@ -3,12 +3,13 @@
 use std::io::Write;
 
 use serde_json::json;
+use slime_record::GroupEntry;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::segment::{from_json, to_json};
 use crate::{
     ColumnDigest, DrawnPrompt, Error, FinishedGroup, Format, Result, SampleDigest, SegmentDigest,
-    SegmentHeader, StepPolicy, Verdict,
+    SegmentHeader, Standing, StepPolicy, Verdict,
 };
 
 /// Segments and columns as JSON.
@@ -44,6 +45,8 @@ impl Format for SimFormat {
 pub(super) struct SimPolicy {
     pub seed: u64,
     pub has_filter: bool,
+    /// What the filter refuses may still fill a step.
+    pub has_fallback: bool,
     pub refuses_all: bool,
 }
 
@@ -65,6 +68,19 @@ impl StepPolicy for SimPolicy {
         if self.refuses_all {
             return Ok(Verdict::Refuse(["zero_std", "too_long"][group.group as usize % 2].into()));
         }
-        Ok(if is_refused { Verdict::Refuse("zero_std".into()) } else { Verdict::Keep })
+        Ok(match (is_refused, self.has_fallback) {
+            (false, _) => Verdict::Keep,
+            (true, false) => Verdict::Refuse("zero_std".into()),
+            (true, true) => Verdict::Spare("zero_std".into()),
+        })
+    }
+
+    fn standing(&mut self, group: &FinishedGroup<'_>) -> Result<Standing> {
+        let number = xxh3_64(group.rows[0].prompt_id.as_bytes());
+        Ok(Standing { priority: (number % 8) as f64, stratum: format!("{}", number % 3) })
+    }
+
+    fn arrange(&mut self, _step: u64, groups: &[&GroupEntry]) -> Result<Vec<usize>> {
+        Ok((0..groups.len()).rev().collect())
     }
 }

@@ -275,7 +275,8 @@ impl Process {
                         id: SampleId { step, group, index, attempt, part: 0 },
                         prompt_id: prompt.clone(),
                         tokens_hash: xxh3_64(format!("{step}/{group}/{index}").as_bytes()),
-                        response_len: trained.iter().map(|run| run.len).sum(),
+                        // One token that is never trained.
+                        response_len: 1 + trained.iter().map(|run| run.len).sum::<u32>(),
                         trained,
                         failed: world.borrow_mut().rng.random_ratio(1, 100),
                     }

@@ -18,6 +18,7 @@
 //! Its durable state is the chain of manifests plus the assignment files: a restarted builder, and one that finds a
 //! step committed by another incarnation, continue from them.
 
+mod buffer;
 mod commit;
 mod dispatch;
 mod draws;
@@ -26,7 +27,7 @@ mod scan;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use slime_record::{GroupEntry, Manifest};
+use slime_record::{Dropped, GroupEntry, Manifest};
 
 use crate::evaluations::Evaluations;
 use crate::owner::Heartbeats;
@@ -49,6 +50,22 @@ pub enum Order {
     Arrival,
 }
 
+/// Which of more accepted groups than a step needs it takes (arrival order). All but `Fifo` choose when the trainer is
+/// about to need the step, not before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BufferOrder {
+    /// Those accepted first.
+    Fifo,
+    /// Those of the newest weights.
+    Newest,
+    /// Those with the greatest priority.
+    Priority,
+    /// From every stratum in turn.
+    Stratified,
+    /// As [`StepPolicy::arrange`] says.
+    Policy,
+}
+
 /// Settings of the step builder.
 #[derive(Debug, Clone)]
 pub struct BuilderConfig {
@@ -62,8 +79,13 @@ pub struct BuilderConfig {
     pub num_groups: usize,
     /// Samples of a group.
     pub num_samples: u32,
-    /// Groups drawn at once for a step (at least `num_groups`).
+    /// Groups under way or accepted where a step is still open (at least `num_groups`); in fixed order those drawn at once
+    /// for a step that a filter judges.
     pub over_sampling: usize,
+    /// Which accepted groups a step takes.
+    pub buffer_order: BufferOrder,
+    /// Steps that may train a group, within the staleness bound (above 1 in arrival order only).
+    pub max_reuse: u32,
     /// Groups a step may draw before it fails.
     pub max_groups: u32,
     /// Whether the policy may refuse groups; without filters several fixed steps may be open.
@@ -82,6 +104,8 @@ pub struct BuilderConfig {
     pub columns: Vec<String>,
     /// Versions divisible by this are evaluated, and the last one; 0: none.
     pub eval_interval: u64,
+    /// Whether version 0 is evaluated, too.
+    pub eval_at_start: bool,
 }
 
 impl BuilderConfig {
@@ -107,6 +131,8 @@ pub struct FinishedGroup<'a> {
     pub step: u64,
     /// Number inside the step.
     pub group: u32,
+    /// Its prompt, as the policy drew it.
+    pub prompt: &'a Value,
     /// The samples.
     pub rows: &'a [crate::SampleDigest],
     /// Values per column, one for each sample.
@@ -118,16 +144,31 @@ pub struct FinishedGroup<'a> {
 pub enum Verdict {
     /// Train it.
     Keep,
+    /// Train it only where a step would have to draw more groups, for this reason.
+    Spare(String),
     /// Do not, for this reason.
     Refuse(String),
 }
 
-/// The open choices of the step builder; both are pure functions, since a restarted builder asks again.
+/// What the buffer orders by.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Standing {
+    /// How much a step gains from the group: a finite number.
+    pub priority: f64,
+    /// What kind of group it is.
+    pub stratum: String,
+}
+
+/// The open choices of the step builder; pure functions, since a restarted builder asks again.
 pub trait StepPolicy {
     /// The prompt at a position of the data stream; none when the data ended.
     fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>>;
     /// The dynamic filter.
     fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict>;
+    /// What the buffer orders a kept group by.
+    fn standing(&mut self, group: &FinishedGroup<'_>) -> Result<Standing>;
+    /// The order in which a step takes groups ([`BufferOrder::Policy`]): places in `groups`, best first.
+    fn arrange(&mut self, step: u64, groups: &[&GroupEntry]) -> Result<Vec<usize>>;
 }
 
 /// What the driver shall do or know.
@@ -158,6 +199,8 @@ enum State {
 
 #[derive(Debug, Clone)]
 struct Group {
+    /// A manifest has counted its tokens among those carried.
+    is_counted: bool,
     cursor: u64,
     prompt: DrawnPrompt,
     attempt: u32,
@@ -185,7 +228,9 @@ pub struct StepBuilder<F: Format> {
     groups: BTreeMap<GroupId, Group>,
     /// Accepted groups in the order of acceptance.
     accepted: Vec<GroupId>,
-    num_expired_tokens: u64,
+    /// Given up since the last manifest, and the tokens of those that no manifest has counted.
+    expired: Vec<(Dropped, u64)>,
+    num_replaced_tokens: u64,
     found: BTreeMap<GroupId, Vec<Found>>,
     seen_segments: BTreeSet<String>,
     seen_columns: BTreeSet<String>,
@@ -218,7 +263,7 @@ impl<F: Format> StepBuilder<F> {
             beat: Heartbeat::of(owner.incarnation),
             replicas: (0..config.num_replicas).map(|_| ReplicaView::new(now_ms)).collect(),
             heartbeats: Heartbeats::new(),
-            evaluations: Evaluations::new(config.eval_interval, config.num_steps),
+            evaluations: Evaluations::new(config.eval_interval, config.num_steps, config.eval_at_start),
             config,
             format,
             owner,
@@ -232,7 +277,8 @@ impl<F: Format> StepBuilder<F> {
             next_group: BTreeMap::new(),
             groups: BTreeMap::new(),
             accepted: Vec::new(),
-            num_expired_tokens: 0,
+            expired: Vec::new(),
+            num_replaced_tokens: 0,
             found: BTreeMap::new(),
             seen_segments: BTreeSet::new(),
             seen_columns: BTreeSet::new(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use slime_record::{ColumnRef, GroupEntry, SampleEntry, SegmentRef};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{FinishedGroup, Group, GroupId, Order, State, StepBuilder, StepPolicy, Verdict};
+use super::{FinishedGroup, Group, GroupId, Order, Standing, State, StepBuilder, StepPolicy, Verdict};
 use crate::{ColumnRow, Error, Format, Lineage, Result, SampleDigest, Store};
 use slime_config::paths;
 
@@ -228,7 +228,7 @@ impl<F: Format> StepBuilder<F> {
         policy: &mut dyn StepPolicy,
     ) -> Result<Option<(String, String, String)>> {
         let group = &self.groups[&id];
-        let mut is_lost = false;
+        let mut num_lost = None;
         let mut outcome = None;
         for found in &self.found[&id] {
             let is_whole = found.rows.len() == self.config.num_samples as usize
@@ -238,7 +238,9 @@ impl<F: Format> StepBuilder<F> {
             let validity = self.validity(id.0, found);
             if !is_whole || matches!(validity, Validity::Void) {
                 // Only the newest attempt matters: an older one has been asked for again already.
-                is_lost |= found.attempt == group.attempt;
+                if found.attempt == group.attempt {
+                    num_lost = Some(num_tokens(&found.rows));
+                }
                 continue;
             }
             if !matches!(validity, Validity::Valid) {
@@ -266,7 +268,8 @@ impl<F: Format> StepBuilder<F> {
             if let Some(group) = self.groups.get_mut(&id) {
                 group.state = state;
             }
-        } else if is_lost {
+        } else if let Some(num_tokens) = num_lost {
+            self.num_replaced_tokens += num_tokens;
             self.ask_again(id);
         }
         Ok(None)
@@ -316,11 +319,22 @@ impl<F: Format> StepBuilder<F> {
             values.insert(name.clone(), rows.iter().map(|row| row.value).collect());
             references.push(reference.clone());
         }
-        let finished = FinishedGroup { step: id.0, group: id.1, rows: &found.rows, columns: &values };
-        if let Verdict::Refuse(reason) = policy.judge(&finished)? {
-            let num_tokens = found.rows.iter().map(|row| u64::from(row.response_len)).sum();
-            return Ok(Judgement::Judged(State::Refused { reason, num_tokens }));
-        }
+        let finished = FinishedGroup {
+            step: id.0,
+            group: id.1,
+            prompt: &group.prompt.body,
+            rows: &found.rows,
+            columns: &values,
+        };
+        let spare = match policy.judge(&finished)? {
+            Verdict::Keep => None,
+            Verdict::Spare(reason) => Some(reason),
+            Verdict::Refuse(reason) => {
+                let num_tokens = num_tokens(&found.rows);
+                return Ok(Judgement::Judged(State::Refused { reason, num_tokens }));
+            }
+        };
+        let Standing { priority, stratum } = policy.standing(&finished)?;
         let sample = |row: &SampleDigest| SampleEntry {
             index: row.id.index,
             part: row.id.part,
@@ -341,6 +355,10 @@ impl<F: Format> StepBuilder<F> {
             first_row: found.first_row,
             columns: references,
             samples: found.rows.iter().map(sample).collect(),
+            priority,
+            stratum,
+            spare,
+            num_uses: 0,
         }))))
     }
 
@@ -354,6 +372,10 @@ impl<F: Format> StepBuilder<F> {
         let columns = &self.config.columns;
         self.seen_columns.retain(|path| columns.iter().any(|name| *path >= paths::column(name, oldest)));
     }
+}
+
+fn num_tokens(rows: &[SampleDigest]) -> u64 {
+    rows.iter().map(|row| u64::from(row.response_len)).sum()
 }
 
 /// Why rows of a column are not about these samples.
