@@ -18,6 +18,7 @@ use crate::evaluate::Evaluator;
 use crate::failure;
 use crate::follow::{Polled, patient};
 use crate::judge_groups::{Policy, REWARD};
+use crate::missing_rewards::MissingRewards;
 use crate::replicate::{BEAT_MS, groups_in_flight};
 use crate::write_metrics::{Metrics, REWARD_LANE};
 use crate::write_samples;
@@ -34,6 +35,7 @@ pub struct Builder {
     rewarder: Option<(RewardWorker<ArrowFormat>, RewardSet)>,
     evaluator: Evaluator,
     metrics: Metrics,
+    missing: MissingRewards,
 }
 
 /// Whether the builder's process computes rewards: those of steps, or of evaluations.
@@ -69,7 +71,8 @@ impl Builder {
         let machine = StepBuilder::start(store, builder_config, format).map_err(failure!())?;
         let metrics = Metrics::new(run_dir, config, machine.incarnation());
         let policy = Policy::new(source, &config.rollout, metrics.trace().clone())?;
-        Ok(Self { machine, policy, rewarder, evaluator, metrics })
+        let missing = MissingRewards::new(config.reward.patience_s);
+        Ok(Self { machine, policy, rewarder, evaluator, metrics, missing })
     }
 
     /// Ends at the next poll; everything is durable already.
@@ -102,6 +105,7 @@ impl Builder {
             }
         }
         found.has_acted |= self.score(store)?;
+        self.missing.check(&self.machine)?;
         Ok(found)
     }
 

@@ -14,8 +14,8 @@ use slime_tokenizer::Tokenizer;
 use slime_verifier::RewardSet;
 
 use crate::failure;
-use crate::generate::{GroupId, Purpose, Sampler};
 use crate::replicate::weights_of;
+use crate::sampler::{GroupId, Purpose, Sampler};
 use crate::write_metrics::Metrics;
 use crate::write_samples;
 
@@ -136,7 +136,7 @@ impl Evaluator {
         while running.sampler.has_room()
             && let Some((group, prompt)) = running.prompts.pop_front()
         {
-            running.sampler.submit(GroupId { step: place.version, group, attempt: 0 }, prompt)?;
+            running.sampler.submit(GroupId { step: place.version, group, attempt: 0 }, prompt, Vec::new())?;
         }
         for (id, samples) in running.sampler.step()? {
             running.finished.insert(id.group, samples);

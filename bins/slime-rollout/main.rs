@@ -3,12 +3,14 @@
 
 mod args;
 mod build_steps;
+mod continuation;
 mod evaluate;
 mod follow;
 mod generate;
 mod generator;
 mod judge_groups;
 mod memory;
+mod missing_rewards;
 mod observe;
 mod read_prompts;
 mod read_samples;
@@ -16,6 +18,7 @@ mod read_tokens;
 mod remote;
 mod replay;
 mod replicate;
+mod sampler;
 mod score;
 mod serve;
 mod write_metrics;

@@ -115,6 +115,8 @@ pub struct Reward {
     pub types: Vec<String>,
     /// `inline` or `separate`.
     pub placement: Placement,
+    /// A run whose finished groups wait so many seconds for a reward, while nothing else moves, ends; 0 waits for ever.
+    pub patience_s: u64,
     /// Whether programs and servers may reward spans of text: the tokenizer of `model.path` tells their tokens.
     pub spans: bool,
     /// Least isolation with which code of responses is run; a machine that allows less is an error.
@@ -165,6 +167,7 @@ impl Default for Reward {
         Self {
             types: vec!["number".to_owned()],
             placement: Placement::Inline,
+            patience_s: 3600,
             spans: false,
             sandbox_min: SandboxTier::Landlock,
         }

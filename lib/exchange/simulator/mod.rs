@@ -8,6 +8,7 @@ mod oracle;
 mod plan;
 mod process;
 mod schedule;
+mod unfinished;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -161,6 +161,7 @@ impl Plan {
             index,
             max_in_flight: self.builder.max_in_flight.max(3),
             continue_on_newer: self.continue_on_newer,
+            keeps_parts: self.continue_on_newer && self.builder.order == Order::Arrival,
             seal_ms: 10.max(self.pace * 16 / 10),
             seal_bytes: if self.pace > 1 { 64 << 20 } else { 6 },
             beat_ms: self.builder.beat_ms,

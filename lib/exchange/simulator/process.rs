@@ -12,6 +12,7 @@ use super::files::{SimFiles, Stop, VISIBILITY_MS, World};
 use super::format::SimFormat;
 use super::oracle::Oracle;
 use super::plan::Plan;
+use super::unfinished::Before;
 use crate::{
     BuilderAction, ColumnRow, Error, Format, Physical, Replica, ReplicaAction, Result, RewardAction,
     RewardWorker, SampleDigest, SealedStore, StepBuilder, Store, Trainer, TrainerAction,
@@ -43,7 +44,7 @@ enum Work {
     Trained(u64),
     Checkpoint(Physical),
     Swap(Physical),
-    Generated { step: u64, group: u32, attempt: u32, prompt: String, version: u64 },
+    Generated { step: u64, group: u32, attempt: u32, prompt: String, version: u64, before: Before },
     Scored(String, Vec<ColumnRow>),
 }
 
@@ -266,13 +267,17 @@ impl Process {
                     replica.on_load_failed();
                 }
             }
-            (Machine::Replica(replica), Work::Generated { step, group, attempt, prompt, version }) => {
+            (
+                Machine::Replica(replica),
+                Work::Generated { step, group, attempt, prompt, version, before },
+            ) => {
                 let newer = self.engine.map(|place| place.version).filter(|now| *now != version);
                 let rows = (0..Plan::NUM_SAMPLES).map(|index| {
-                    let mut trained = vec![VersionRun { version, len: 3 }];
+                    let mut trained = before.of(index);
+                    trained.push(VersionRun { version, len: 3 });
                     trained.extend(newer.map(|version| VersionRun { version, len: 2 }));
                     SampleDigest {
-                        id: SampleId { step, group, index, attempt, part: 0 },
+                        id: SampleId { step, group, index, attempt, part: before.part },
                         prompt_id: prompt.clone(),
                         tokens_hash: xxh3_64(format!("{step}/{group}/{index}").as_bytes()),
                         // One token that is never trained.
@@ -340,21 +345,40 @@ impl Process {
                 }
             }
             Machine::Replica(replica) => {
+                let mut is_surrendered = false;
                 for action in replica.poll(&mut self.store)? {
                     self.num_events += 1;
                     match action {
                         ReplicaAction::Load { place } => add(&mut self.works, 20, Work::Swap(place)),
-                        ReplicaAction::Generate { step, group, attempt, prompt, version } => {
+                        ReplicaAction::Generate { step, group, attempt, prompt, version, parts } => {
                             let prompt = prompt.as_str().unwrap_or_default().to_owned();
-                            let work = Work::Generated { step, group, attempt, prompt, version };
+                            let before = Before::read(&mut self.store, parts, (step, group));
+                            let work = Work::Generated { step, group, attempt, prompt, version, before };
                             add(&mut self.works, 60, work);
                         }
                         ReplicaAction::Cancel { step, group, attempt } => self.works.retain(|(_, work)| {
                             !matches!(work, Work::Generated { step: s, group: g, attempt: a, .. }
                                 if (*s, *g, *a) == (step, group, attempt))
                         }),
+                        ReplicaAction::Surrender => is_surrendered = true,
                         ReplicaAction::Done => is_done = true,
                     }
+                }
+                if is_surrendered {
+                    let works = self.works.drain(..).filter_map(|(_, work)| match work {
+                        Work::Generated { step, group, attempt, prompt, version, before } => Some((
+                            step,
+                            group,
+                            attempt,
+                            before.one_more(
+                                SampleId { step, group, attempt, ..SampleId::default() },
+                                &prompt,
+                                version,
+                            ),
+                        )),
+                        _ => None,
+                    });
+                    replica.on_unfinished(works.collect());
                 }
             }
             Machine::Reward(worker) => {

@@ -22,6 +22,8 @@ mod buffer;
 mod commit;
 mod dispatch;
 mod draws;
+mod judge;
+mod parts;
 mod scan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +36,7 @@ use crate::owner::Heartbeats;
 use crate::steps::open_steps;
 use crate::{Control, Format, Heartbeat, Lineage, Owner, Result, Store};
 use dispatch::ReplicaView;
+use parts::Parts;
 use scan::{Found, SegmentColumns};
 use slime_config::paths::{self, BUILDER, Physical};
 
@@ -232,6 +235,8 @@ pub struct StepBuilder<F: Format> {
     expired: Vec<(Dropped, u64)>,
     num_replaced_tokens: u64,
     found: BTreeMap<GroupId, Vec<Found>>,
+    /// Unfinished samples that a drained replica left.
+    parts: BTreeMap<GroupId, Parts>,
     seen_segments: BTreeSet<String>,
     seen_columns: BTreeSet<String>,
     columns: BTreeMap<String, SegmentColumns>,
@@ -280,6 +285,7 @@ impl<F: Format> StepBuilder<F> {
             expired: Vec::new(),
             num_replaced_tokens: 0,
             found: BTreeMap::new(),
+            parts: BTreeMap::new(),
             seen_segments: BTreeSet::new(),
             seen_columns: BTreeSet::new(),
             columns: BTreeMap::new(),
