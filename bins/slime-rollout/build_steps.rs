@@ -5,7 +5,6 @@ use std::time::Instant;
 use serde_json::json;
 use slime_cli::Failure;
 use slime_config::{Placement, RunConfig, RunDir};
-use slime_environment::train_source;
 use slime_exchange::{
     ArrowFormat, BufferOrder, BuilderAction, BuilderConfig, Order, RewardAction, RewardWorker,
     RewardWorkerConfig, StepBuilder, Store,
@@ -47,8 +46,9 @@ pub fn scores(config: &RunConfig) -> bool {
 impl Builder {
     /// Claims the builder's next incarnation.
     pub fn start(store: &mut dyn Store, config: &RunConfig, run_dir: &RunDir) -> Result<Self, Failure> {
-        let source = train_source(config).map_err(failure!())?;
-        let builder_config = builder_config(config, source.len())?;
+        let policy = Policy::new(config)?;
+        let builder_config = builder_config(config, policy.num_prompts())?;
+        let evaluator = Evaluator::new(config, run_dir, builder_config.num_steps)?;
         let format = ArrowFormat { provenance: write_samples::provenance(config) };
         let rewarder = match config.reward.placement {
             _ if config.data.kind.is_recorded() => None,
@@ -67,10 +67,9 @@ impl Builder {
                 Some((worker.map_err(failure!())?, rewards))
             }
         };
-        let evaluator = Evaluator::new(config, run_dir, builder_config.num_steps)?;
         let machine = StepBuilder::start(store, builder_config, format).map_err(failure!())?;
         let metrics = Metrics::new(run_dir, config, machine.incarnation());
-        let policy = Policy::new(source, &config.rollout, metrics.trace().clone())?;
+        let policy = policy.traced(metrics.trace().clone());
         let missing = MissingRewards::new(config.reward.patience_s);
         Ok(Self { machine, policy, rewarder, evaluator, metrics, missing })
     }
@@ -175,7 +174,7 @@ fn builder_config(config: &RunConfig, num_prompts: Option<u64>) -> Result<Builde
         },
         max_reuse: rollout.max_reuse,
         max_groups: rollout.max_groups.unwrap_or(MAX_DRAWS * num_groups),
-        has_filter: !rollout.dynamic_filter.is_empty(),
+        has_filter: config.has_filter(),
         num_steps: config.num_steps(num_prompts).map_err(failure!())?,
         num_replicas: rollout.num_replicas,
         max_in_flight: groups_in_flight(config)?,

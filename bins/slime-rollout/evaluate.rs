@@ -26,6 +26,8 @@ const EVAL_SEED: u64 = 0x6576_616C;
 pub fn settings_of(config: &RunConfig, set: &Eval) -> RunConfig {
     let mut config = config.clone();
     config.run.seed ^= EVAL_SEED;
+    // Stages are those of training.
+    config.stage.clear();
     // Whatever is trained on, an evaluation samples.
     config.data.kind = Kind::Prompts;
     config.rollout.temperature = set.temperature;

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use slime_cli::Failure;
-use slime_config::{BufferOrder, DynamicFilter, FilterRule, Rollout};
-use slime_environment::PromptSource;
+use slime_config::{BufferOrder, DynamicFilter, FilterRule, RunConfig};
+use slime_environment::{PromptSource, train_source};
 use slime_exchange::{DrawnPrompt, Error, FinishedGroup, Standing, StepPolicy, Verdict};
 use slime_metrics::Trace;
 use slime_metrics::trace::Span;
@@ -24,11 +24,18 @@ const BY_PROGRAM: &str = "command";
 
 /// Filters and order as a run is configured.
 pub struct Policy {
-    source: Box<dyn PromptSource>,
-    filters: Vec<Filter>,
+    /// In the order of their first steps, from 0 on.
+    stages: Vec<Stage>,
     /// The program that orders the buffer.
     order: Option<Program>,
     trace: Trace,
+}
+
+/// Prompts and filters from a step on.
+struct Stage {
+    start: u64,
+    source: Box<dyn PromptSource>,
+    filters: Vec<Filter>,
 }
 
 struct Filter {
@@ -47,21 +54,42 @@ enum Rule {
 
 impl Policy {
     /// Programs start with the first group they are asked about.
-    pub fn new(source: Box<dyn PromptSource>, rollout: &Rollout, trace: Trace) -> Result<Self, Failure> {
-        let filters = rollout.dynamic_filter.iter().map(Filter::new).collect::<Result<_, _>>()?;
-        let order = match &rollout.buffer_order {
+    pub fn new(config: &RunConfig) -> Result<Self, Failure> {
+        let stage = |start| {
+            let config = config.at_step(start);
+            let source = train_source(&config).map_err(failure!())?;
+            let filters = config.rollout.dynamic_filter.iter().map(Filter::new).collect::<Result<_, _>>()?;
+            Ok(Stage { start, source, filters })
+        };
+        let stages = config.stage_starts().into_iter().map(stage).collect::<Result<_, Failure>>()?;
+        let order = match &config.rollout.buffer_order {
             BufferOrder::Command(line) => {
                 Some(Program::new("rollout.buffer_order", line).map_err(failure!())?)
             }
             _ => None,
         };
-        Ok(Self { source, filters, order, trace })
+        Ok(Self { stages, order, trace: Trace::default() })
+    }
+
+    /// With spans of the filters in a trace.
+    pub fn traced(self, trace: Trace) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// Prompts of an epoch, as the first step has them; none where they have no end.
+    pub fn num_prompts(&self) -> Option<u64> {
+        self.stages.first().and_then(|stage| stage.source.len())
+    }
+
+    fn stage(&mut self, step: u64) -> &mut Stage {
+        let place = self.stages.partition_point(|stage| stage.start <= step);
+        &mut self.stages[place.saturating_sub(1)]
     }
 
     /// What the first filter says that does not keep the group.
     fn filter(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict, Error> {
         let mut spared = Verdict::Keep;
-        for filter in &mut self.filters {
+        for filter in &mut self.stage(group.step).filters {
             match filter.judge(group)? {
                 Verdict::Keep => {}
                 Verdict::Spare(reason) if spared == Verdict::Keep => spared = Verdict::Spare(reason),
@@ -74,8 +102,8 @@ impl Policy {
 }
 
 impl StepPolicy for Policy {
-    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>, Error> {
-        let prompt = self.source.prompt(cursor).map_err(Error::outside)?;
+    fn draw(&mut self, step: u64, cursor: u64) -> Result<Option<DrawnPrompt>, Error> {
+        let prompt = self.stage(step).source.prompt(cursor).map_err(Error::outside)?;
         Ok(Some(DrawnPrompt { body: read_prompts::to_body(&prompt), prompt_id: prompt.prompt_id }))
     }
 
@@ -208,12 +236,10 @@ mod tests {
     use super::*;
 
     fn judged(filters: &[&str], rewards: &[f32], lens: &[u32]) -> Result<Verdict, Error> {
-        let rollout = Rollout {
-            dynamic_filter: filters.iter().map(|filter| filter.parse().unwrap()).collect(),
-            ..Rollout::default()
-        };
-        let source = slime_environment::environment("arithmetic", 10, slime_environment::Split::Train, 1);
-        let mut policy = Policy::new(source.unwrap(), &rollout, Trace::default()).unwrap();
+        let text = "[data]\nenvironment = \"arithmetic\"\n";
+        let mut config = slime_config::parse(text, "run.toml", &[]).unwrap();
+        config.rollout.dynamic_filter = filters.iter().map(|filter| filter.parse().unwrap()).collect();
+        let mut policy = Policy::new(&config).unwrap();
         let row = |response_len: &u32| SampleDigest {
             id: SampleId::default(),
             prompt_id: "a".to_owned(),
@@ -259,6 +285,21 @@ mod tests {
         let error = says("7").unwrap_err();
         assert!(error.to_string().contains("rollout.dynamic_filter: expected true, false"), "{error}");
         assert_eq!(error.exit_code(), 78);
+    }
+
+    #[test]
+    fn stages_have_prompts_and_filters_of_their_own() {
+        let text = "[data]\nenvironment = \"arithmetic\"\ndifficulty = 10\n\
+                    [[stage]]\nstart = 2\ndifficulty = 1000\ndynamic_filter = \"nonzero_std\"\n";
+        let config = slime_config::parse(text, "run.toml", &[]).unwrap();
+        let mut policy = Policy::new(&config).unwrap();
+        let mut prompts = |step| -> Vec<String> {
+            (0..20).map(|cursor| policy.draw(step, cursor).unwrap().unwrap().prompt_id).collect()
+        };
+        assert_eq!(prompts(0), prompts(1));
+        assert_ne!(prompts(1), prompts(2));
+        assert_eq!(prompts(2), prompts(9));
+        assert!(policy.stage(1).filters.is_empty() && policy.stage(2).filters.len() == 1);
     }
 
     #[test]

@@ -154,8 +154,8 @@ impl Sampler {
         tracing::info!("computing in {}", slime_torch::cuda::describe(kind, device));
         let runner = ModelRunner::load(Path::new(&config.model.path), kind, device).map_err(failure!())?;
         let max_num_seqs = config.rollout.max_in_flight as usize;
-        let prompt_len = config.data.max_prompt_len.unwrap_or(config.rollout.max_response_len);
-        let seq_len = (prompt_len + config.rollout.max_response_len) as usize;
+        let prompt_len = config.data.max_prompt_len.unwrap_or(config.longest_response());
+        let seq_len = (prompt_len + config.longest_response()) as usize;
         let context_len = slime_engine::ForwardModel::context_len(&runner);
         let block_bytes = runner.block_bytes(memory::BLOCK_SIZE);
         let engine_config = EngineConfig {
@@ -221,10 +221,11 @@ impl Sampler {
         first_token: u64,
     ) -> Result<(), Failure> {
         let GroupId { step, group, .. } = id;
+        let most = self.config.at_step(step).rollout.max_response_len as usize;
         let params = SamplingParams {
             n,
             first_token,
-            max_new_tokens: self.params.max_new_tokens.saturating_sub(first_token as usize),
+            max_new_tokens: most.saturating_sub(first_token as usize),
             seed: SampleSeed { seed: self.config.run.seed, step, group, index },
             ..self.params.clone()
         };

@@ -5,6 +5,7 @@ use crate::data::{Data, Eval, Split};
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
 use crate::rollout::Placement;
+use crate::stage;
 use crate::staleness;
 
 /// Checks everything that can be known without reading prompts or weights.
@@ -15,6 +16,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<()> {
     training(config)?;
     algorithm_check::check(config)?;
     sources(config)?;
+    stage::check(config)?;
     metrics(config)?;
     evaluation(config)
 }
@@ -129,7 +131,7 @@ fn recorded(config: &RunConfig) -> Result<()> {
              hint: data.prompts = \"FILE\" or [[data.source]]"
         )));
     }
-    if !config.rollout.dynamic_filter.is_empty() {
+    if config.has_filter() {
         return Err(Error::Conflict(format!(
             "rollout.dynamic_filter compares rewards, which data.kind = \"{kind}\" does not have\nhint: leave it out"
         )));

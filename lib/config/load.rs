@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::rollout::{Reward, Rollout, run_code};
 use crate::run::{Checkpoint, Run, Watchdog};
+use crate::stage::Stage;
 use crate::train::{Parallel, Train};
 use crate::{check, unknown_key, warning};
 
@@ -27,6 +28,9 @@ pub struct RunConfig {
     pub data: Data,
     /// `[rollout]`
     pub rollout: Rollout,
+    /// `[[stage]]`
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stage: Vec<Stage>,
     /// `[reward]`
     pub reward: Reward,
     /// `[train]`

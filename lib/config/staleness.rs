@@ -43,7 +43,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<()> {
         let order = "run.order = \"arrival\" and run.max_staleness of at least 1";
         Err(Error::Conflict(format!("{what}, which needs {order}")))
     };
-    if rollout.over_sampling_batch_size.is_some() && !keeps && rollout.dynamic_filter.is_empty() {
+    if rollout.over_sampling_batch_size.is_some() && !keeps && !config.has_filter() {
         return needs(
             "rollout.over_sampling_batch_size without a filter keeps surplus groups for later steps",
         );

@@ -9,6 +9,7 @@ use crate::load::RunConfig;
 use crate::metrics::{Metrics, Warnings};
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
+use crate::stage::Stage;
 use crate::train::{Parallel, Train};
 
 /// Names further apart than this share of the written name are not suggested.
@@ -61,6 +62,7 @@ fn owner(key: &str) -> Option<&'static str> {
         ("metrics.warnings", keys_of::<Warnings>()),
         ("eval.<set>", keys_of::<Eval>()),
         ("[data.source]", keys_of::<DataSource>()),
+        ("[stage]", keys_of::<Stage>()),
     ]
     .into_iter()
     .find_map(|(section, keys)| keys.iter().any(|known| known == key).then_some(section))

@@ -165,7 +165,7 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
             &["rollout.top_p", "rollout.top_k", "rollout.min_p"],
             "rollout.temperature is 0 (greedy)",
         ),
-        (rollout.dynamic_filter.is_empty(), &["rollout.max_groups"], "rollout.dynamic_filter is none"),
+        (!config.has_filter(), &["rollout.max_groups"], "rollout.dynamic_filter is none"),
         (
             config.algorithm.has_pairs(),
             &["train.mtp_loss_coef"],

@@ -51,14 +51,19 @@ pub(super) struct SimPolicy {
 }
 
 impl SimPolicy {
+    /// The second stage, which begins at step 3, has other prompts.
+    pub fn prompt_id(step: u64, cursor: u64) -> String {
+        format!("{}{cursor}", if step < 3 { 'p' } else { 'q' })
+    }
+
     pub fn refuses(&self, prompt_id: &str) -> bool {
         self.has_filter && xxh3_64(format!("{}/{prompt_id}", self.seed).as_bytes()).is_multiple_of(3)
     }
 }
 
 impl StepPolicy for SimPolicy {
-    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>> {
-        let prompt_id = format!("p{cursor}");
+    fn draw(&mut self, step: u64, cursor: u64) -> Result<Option<DrawnPrompt>> {
+        let prompt_id = Self::prompt_id(step, cursor);
         Ok(Some(DrawnPrompt { body: json!(prompt_id), prompt_id }))
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Totals {
     pub carried: u64,
     pub reused: u64,
     pub replaced: u64,
+    /// Of the trained groups: those that went on after a drain.
+    pub continued: u64,
 }
 
 impl Ledger {
@@ -92,6 +94,8 @@ impl Ledger {
         totals.carried += account.carried;
         totals.reused += account.reused;
         totals.replaced += account.replaced;
+        let continued = manifest.groups.iter().filter(|group| group.samples.iter().any(|s| s.part > 0));
+        totals.continued += continued.map(GroupEntry::num_tokens).sum::<u64>();
     }
 }
 

@@ -45,7 +45,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn ten_thousand_random_schedules_keep_the_properties() {
     let next = AtomicU64::new(seeds().start);
-    let totals: [AtomicU64; 15] = Default::default();
+    let totals: [AtomicU64; 16] = Default::default();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
@@ -73,6 +73,7 @@ fn ten_thousand_random_schedules_keep_the_properties() {
                                 tokens.carried,
                                 tokens.reused,
                                 tokens.replaced,
+                                tokens.continued,
                             ];
                             totals.iter().zip(counts).for_each(|(t, c)| {
                                 t.fetch_add(c, Ordering::Relaxed);
@@ -93,7 +94,7 @@ fn ten_thousand_random_schedules_keep_the_properties() {
     eprintln!(
         "{turns} turns, {deaths} deaths, {zombies} zombies, {drains} drains, {stops} stops of the run, \
          {saves} checkpoints asked for, {pauses} pauses; tokens trained, masked, refused, expired, surplus, carried, \
-         trained again, replaced: {tokens:?}"
+         trained again, replaced, continued: {tokens:?}"
     );
     let is_short = seeds().count() < 1000;
     assert!(

@@ -7,7 +7,7 @@ use slime_record::Manifest;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::World;
-use super::format::SimFormat;
+use super::format::{SimFormat, SimPolicy};
 use super::ledger::{Ledger, Totals};
 use super::plan::Plan;
 use crate::{Bytes, Format, Order, Physical};
@@ -123,6 +123,8 @@ impl Oracle {
                 assert_eq!(group.num_uses, *num_uses, "uses of group {}/{}", id.0, id.1);
                 *num_uses += 1;
                 assert!(*num_uses <= plan.builder.max_reuse, "group {}/{} used too often", id.0, id.1);
+                let prompt_id = SimPolicy::prompt_id(group.step, group.cursor);
+                assert_eq!(group.prompt_id, prompt_id, "the prompt of another stage");
                 let is_new = cursors.insert(group.cursor);
                 assert!(is_new || *num_uses > 1, "prompt {} used twice", group.cursor);
                 let is_spare = group.spare.is_some();

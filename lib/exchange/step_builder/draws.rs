@@ -56,12 +56,12 @@ impl<F: Format> StepBuilder<F> {
         for draw in &manifest.outstanding {
             let id = (draw.step, draw.group);
             if self.groups.get(&id).is_none_or(|group| group.cursor != draw.cursor) {
-                outstanding.push((id, draw.clone(), Self::prompt_at(policy, draw.cursor)?));
+                outstanding.push((id, draw.clone(), Self::prompt_at(policy, draw.step, draw.cursor)?));
             }
         }
         let mut carried = Vec::new();
         for entry in &manifest.carried {
-            carried.push((entry.clone(), Self::prompt_at(policy, entry.cursor)?));
+            carried.push((entry.clone(), Self::prompt_at(policy, entry.step, entry.cursor)?));
         }
         self.step = manifest.step + 1;
         self.cursor = manifest.cursor;
@@ -183,7 +183,7 @@ impl<F: Format> StepBuilder<F> {
             {
                 return Ok(());
             }
-            let prompt = Self::prompt_at(policy, asked.cursor)?;
+            let prompt = Self::prompt_at(policy, id.0, asked.cursor)?;
             let draw = Draw { step: id.0, group: id.1, cursor: asked.cursor, attempt: asked.attempt };
             self.insert_draw(id, &draw, prompt);
         }
@@ -203,8 +203,8 @@ impl<F: Format> StepBuilder<F> {
         self.cursor + (id.0 - self.step) * self.config.num_groups as u64 + u64::from(id.1)
     }
 
-    fn prompt_at(policy: &mut dyn StepPolicy, cursor: u64) -> Result<DrawnPrompt> {
-        policy.draw(cursor)?.ok_or(Error::PromptsEnded { cursor })
+    fn prompt_at(policy: &mut dyn StepPolicy, step: u64, cursor: u64) -> Result<DrawnPrompt> {
+        policy.draw(step, cursor)?.ok_or(Error::PromptsEnded { cursor })
     }
 
     /// Draws what the open steps lack.
@@ -220,7 +220,7 @@ impl<F: Format> StepBuilder<F> {
                     Order::Fixed => self.fixed_cursor(id),
                     Order::Arrival => self.next_cursor(),
                 };
-                let prompt = Self::prompt_at(policy, cursor)?;
+                let prompt = Self::prompt_at(policy, id.0, cursor)?;
                 self.insert_draw(id, &Draw { step: id.0, group: id.1, cursor, attempt: 0 }, prompt);
             }
         }

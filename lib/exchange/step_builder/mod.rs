@@ -164,8 +164,8 @@ pub struct Standing {
 
 /// The open choices of the step builder; pure functions, since a restarted builder asks again.
 pub trait StepPolicy {
-    /// The prompt at a position of the data stream; none when the data ended.
-    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>>;
+    /// The prompt that stands at a position of the data stream for groups of a step; none when the data ended.
+    fn draw(&mut self, step: u64, cursor: u64) -> Result<Option<DrawnPrompt>>;
     /// The dynamic filter.
     fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict>;
     /// What the buffer orders a kept group by.

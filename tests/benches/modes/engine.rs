@@ -54,8 +54,8 @@ pub struct Engine {
     running: Vec<Sequence>,
     groups: Vec<Group>,
     version: u64,
-    /// Whether the weights that carry on may be masked away (`rollout.partial = "mask"`).
-    pub masks_old: bool,
+    /// Whether only what the last weights sampled is trained (`rollout.partial = "mask"`).
+    masks_old: bool,
     /// Tokens sampled so far.
     pub num_sampled: u64,
     /// New weights are in place from then on.
@@ -63,6 +63,11 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// An idle engine with version 0.
+    pub fn new(masks_old: bool) -> Self {
+        Self { masks_old, ..Self::default() }
+    }
+
     /// Queues all samples of a group.
     pub fn submit(&mut self, (step, group, attempt): (u64, u32, u32), prompt_id: &str) {
         self.groups.push(Group { key: (step, group, attempt), finished: Vec::new() });

@@ -108,7 +108,7 @@ impl Rates {
     fn measure() -> Self {
         let (mut num_tokens, mut synchronous_ms) = (0.0, 0.0);
         for step in 0..NUM_STEPS {
-            let mut engine = Engine::default();
+            let mut engine = Engine::new(false);
             for group in 0..NUM_GROUPS as u32 {
                 engine.submit((step, group, 0), "");
                 num_tokens += (0..NUM_SAMPLES).map(|i| f64::from(response_len(step, group, i))).sum::<f64>();
@@ -238,7 +238,7 @@ fn run(mode: &Mode, rates: &Rates) -> Outcome {
         replica: Replica::start(&mut store, replica, Digests).expect(started),
         world,
         store,
-        engine: Engine { masks_old: mode.masks_old, ..Engine::default() },
+        engine: Engine::new(mode.masks_old),
         swap: None,
         training: None,
         outcome: Outcome {
@@ -380,7 +380,7 @@ impl Run {
 struct Prompts;
 
 impl StepPolicy for Prompts {
-    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>> {
+    fn draw(&mut self, _step: u64, cursor: u64) -> Result<Option<DrawnPrompt>> {
         let prompt_id = format!("p{cursor}");
         Ok(Some(DrawnPrompt { body: prompt_id.clone().into(), prompt_id }))
     }
