@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use slime_cli::Failure;
-use slime_config::{Partial, RunConfig, RunDir, paths};
+use slime_config::{Order, Partial, RunConfig, RunDir, paths};
 use slime_exchange::{ArrowFormat, Physical, Replica, ReplicaAction, ReplicaConfig, Store};
 use slime_metrics::Profile;
 use slime_record::{Provenance, Publication};
@@ -44,13 +44,22 @@ pub struct Replicator {
     goes_on: bool,
 }
 
+/// Batches of an engine whose groups a replica holds. A group keeps its place until its longest sample has ended: where
+/// groups end in any order, so many keep the batch full although most of their samples have ended (`tests/benches/modes`).
+const BATCHES_IN_FLIGHT: u32 = 2;
+const BATCHES_IN_FLIGHT_ARRIVAL: u32 = 6;
+
 /// Groups that keep an engine's batch full; of recorded ones a step and the next.
 pub fn groups_in_flight(config: &RunConfig) -> Result<usize, Failure> {
     let batch = config.batch().map_err(failure!())?;
     if config.data.kind.is_recorded() {
         return Ok(2 * batch.rollout_batch_size as usize);
     }
-    Ok(2 * config.rollout.max_in_flight.div_ceil(batch.n_samples_per_prompt.max(1)) as usize)
+    let num_batches = match config.run.order() {
+        Order::Fixed => BATCHES_IN_FLIGHT,
+        Order::Arrival => BATCHES_IN_FLIGHT_ARRIVAL,
+    };
+    Ok((num_batches * config.rollout.max_in_flight.div_ceil(batch.n_samples_per_prompt.max(1))) as usize)
 }
 
 impl Replicator {

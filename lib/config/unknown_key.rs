@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn keys_are_those_of_the_schema() {
-        assert_eq!(keys_of::<Reward>(), ["types", "placement", "spans", "sandbox_min"]);
+        assert_eq!(keys_of::<Reward>(), ["types", "placement", "patience_s", "spans", "sandbox_min"]);
         assert_eq!(keys_of::<Reference>(), ["path", "update_interval"]);
         assert!(keys_of::<RunConfig>().contains(&"eval".to_owned()));
         assert_eq!(owner("kl_loss_coef"), Some("algorithm"));

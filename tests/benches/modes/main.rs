@@ -41,6 +41,14 @@ struct Mode {
     max_reuse: u32,
 }
 
+impl Mode {
+    /// Groups under way, as `slime-rollout` has them: a group keeps its place until its last sample has ended.
+    fn in_flight(&self) -> usize {
+        let batches = if self.order == Order::Arrival { 6 } else { 2 };
+        batches * NUM_SLOTS / NUM_SAMPLES as usize
+    }
+}
+
 const SYNCHRONOUS: Mode = Mode {
     name: "synchronous",
     max_staleness: 0,
@@ -53,14 +61,15 @@ const SYNCHRONOUS: Mode = Mode {
 };
 const ARRIVAL: Mode = Mode { order: Order::Arrival, continues: true, max_staleness: 4, ..SYNCHRONOUS };
 
-const MODES: [Mode; 8] = [
+const MODES: [Mode; 9] = [
     SYNCHRONOUS,
     Mode { name: "one step off", max_staleness: 1, ..SYNCHRONOUS },
-    Mode { name: "partial rollouts", max_staleness: 1, over_sampling: NUM_GROUPS * 2, ..ARRIVAL },
+    Mode { name: "partial rollouts, 1", max_staleness: 1, over_sampling: NUM_GROUPS * 5 / 4, ..ARRIVAL },
+    Mode { name: "partial rollouts, 2", max_staleness: 2, over_sampling: NUM_GROUPS * 5 / 4, ..ARRIVAL },
     Mode {
-        name: "the same, old part masked",
-        max_staleness: 1,
-        over_sampling: NUM_GROUPS * 2,
+        name: "partial rollouts, 2, old part masked",
+        max_staleness: 2,
+        over_sampling: NUM_GROUPS * 5 / 4,
         masks_old: true,
         ..ARRIVAL
     },
@@ -165,7 +174,7 @@ fn row(mode: &Mode, outcome: &Outcome, synchronous: &Outcome) {
         sum as f64 / samples as f64,
         outcome.staleness.keys().last().copied().unwrap_or(0),
         share(dropped),
-        100.0 - share(used) - share(dropped),
+        (100.0 - share(used) - share(dropped)).max(0.0),
         100.0 * outcome.building.as_secs_f64() / (outcome.run_ms as f64 / 1e3),
     );
 }
@@ -184,7 +193,7 @@ fn builder_config(mode: &Mode) -> BuilderConfig {
         has_filter: false,
         num_steps: NUM_STEPS,
         num_replicas: 1,
-        max_in_flight: 2 * NUM_SLOTS / NUM_SAMPLES as usize,
+        max_in_flight: mode.in_flight(),
         lease_ms: 600_000,
         beat_ms: 2000,
         columns: Vec::new(),
@@ -212,7 +221,7 @@ fn run(mode: &Mode, rates: &Rates) -> Outcome {
     let mut store = SealedStore::over(Files(world.clone()), "bench");
     let replica = ReplicaConfig {
         index: 0,
-        max_in_flight: 2 * NUM_SLOTS / NUM_SAMPLES as usize,
+        max_in_flight: mode.in_flight(),
         continue_on_newer: mode.continues,
         keeps_parts: false,
         seal_ms: 500,
