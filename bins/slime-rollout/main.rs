@@ -9,6 +9,7 @@ mod follow;
 mod generate;
 mod generator;
 mod judge_groups;
+mod load_engine;
 mod memory;
 mod missing_rewards;
 mod observe;

@@ -24,11 +24,12 @@ mod dispatch;
 mod draws;
 mod judge;
 mod parts;
+mod policy;
 mod scan;
+mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
 use slime_record::{Dropped, GroupEntry, Manifest};
 
 use crate::evaluations::Evaluations;
@@ -37,142 +38,14 @@ use crate::steps::open_steps;
 use crate::{Control, Format, Heartbeat, Lineage, Owner, Result, Store};
 use dispatch::ReplicaView;
 use parts::Parts;
+pub use policy::{DrawnPrompt, FinishedGroup, Standing, StepPolicy, Verdict};
 use scan::{Found, SegmentColumns};
+pub use settings::{BufferOrder, BuilderConfig, Order};
 use slime_config::paths::{self, BUILDER, Physical};
 
 /// Beats after which the builder looks at what hardly ever changes or is not needed yet: epochs, and in fixed order the
 /// samples of later steps.
 const RARE_BEATS: u64 = 5;
-
-/// How groups are accepted into steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// A step is its own groups, in group order, all generated with version v(k).
-    Fixed,
-    /// A step is the first accepted groups of the open steps; surplus groups are carried.
-    Arrival,
-}
-
-/// Which of more accepted groups than a step needs it takes (arrival order). All but `Fifo` choose when the trainer is
-/// about to need the step, not before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BufferOrder {
-    /// Those accepted first.
-    Fifo,
-    /// Those of the newest weights.
-    Newest,
-    /// Those with the greatest priority.
-    Priority,
-    /// From every stratum in turn.
-    Stratified,
-    /// As [`StepPolicy::arrange`] says.
-    Policy,
-}
-
-/// Settings of the step builder.
-#[derive(Debug, Clone)]
-pub struct BuilderConfig {
-    /// Bound s on `step - oldest trained version`.
-    pub max_staleness: u64,
-    /// Versions are published when this u divides them.
-    pub publish_interval: u64,
-    /// How groups are accepted.
-    pub order: Order,
-    /// Groups a step is made of.
-    pub num_groups: usize,
-    /// Samples of a group.
-    pub num_samples: u32,
-    /// Groups under way or accepted where a step is still open (at least `num_groups`); in fixed order those drawn at once
-    /// for a step that a filter judges.
-    pub over_sampling: usize,
-    /// Which accepted groups a step takes.
-    pub buffer_order: BufferOrder,
-    /// Steps that may train a group, within the staleness bound (above 1 in arrival order only).
-    pub max_reuse: u32,
-    /// Groups a step may draw before it fails.
-    pub max_groups: u32,
-    /// Whether the policy may refuse groups; without filters several fixed steps may be open.
-    pub has_filter: bool,
-    /// Steps of the run.
-    pub num_steps: u64,
-    /// Replicas that may exist: 0..n.
-    pub num_replicas: u32,
-    /// Groups one replica holds at most.
-    pub max_in_flight: usize,
-    /// Silence after which a replica loses its groups.
-    pub lease_ms: u64,
-    /// Time between heartbeats.
-    pub beat_ms: u64,
-    /// Columns that must be joined before a group is judged, for example `reward`.
-    pub columns: Vec<String>,
-    /// Versions divisible by this are evaluated, and the last one; 0: none.
-    pub eval_interval: u64,
-    /// Whether version 0 is evaluated, too.
-    pub eval_at_start: bool,
-}
-
-impl BuilderConfig {
-    /// v(k): the version all groups of step k are generated with in fixed order.
-    pub fn version_of(&self, step: u64) -> u64 {
-        step.saturating_sub(self.max_staleness).div_ceil(self.publish_interval) * self.publish_interval
-    }
-}
-
-/// A prompt as the data source gives it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DrawnPrompt {
-    /// Identity of the prompt.
-    pub prompt_id: String,
-    /// What the replica needs to generate from it.
-    pub body: Value,
-}
-
-/// A finished group with its columns, as a filter sees it.
-#[derive(Debug)]
-pub struct FinishedGroup<'a> {
-    /// Step it was drawn for.
-    pub step: u64,
-    /// Number inside the step.
-    pub group: u32,
-    /// Its prompt, as the policy drew it.
-    pub prompt: &'a Value,
-    /// The samples.
-    pub rows: &'a [crate::SampleDigest],
-    /// Values per column, one for each sample.
-    pub columns: &'a BTreeMap<String, Vec<f32>>,
-}
-
-/// What a filter says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// Train it.
-    Keep,
-    /// Train it only where a step would have to draw more groups, for this reason.
-    Spare(String),
-    /// Do not, for this reason.
-    Refuse(String),
-}
-
-/// What the buffer orders by.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Standing {
-    /// How much a step gains from the group: a finite number.
-    pub priority: f64,
-    /// What kind of group it is.
-    pub stratum: String,
-}
-
-/// The open choices of the step builder; pure functions, since a restarted builder asks again.
-pub trait StepPolicy {
-    /// The prompt that stands at a position of the data stream for groups of a step; none when the data ended.
-    fn draw(&mut self, step: u64, cursor: u64) -> Result<Option<DrawnPrompt>>;
-    /// The dynamic filter.
-    fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict>;
-    /// What the buffer orders a kept group by.
-    fn standing(&mut self, group: &FinishedGroup<'_>) -> Result<Standing>;
-    /// The order in which a step takes groups ([`BufferOrder::Policy`]): places in `groups`, best first.
-    fn arrange(&mut self, step: u64, groups: &[&GroupEntry]) -> Result<Vec<usize>>;
-}
 
 /// What the driver shall do or know.
 #[derive(Debug, Clone, PartialEq)]
