@@ -365,20 +365,7 @@ impl Process {
                     }
                 }
                 if is_surrendered {
-                    let works = self.works.drain(..).filter_map(|(_, work)| match work {
-                        Work::Generated { step, group, attempt, prompt, version, before } => Some((
-                            step,
-                            group,
-                            attempt,
-                            before.one_more(
-                                SampleId { step, group, attempt, ..SampleId::default() },
-                                &prompt,
-                                version,
-                            ),
-                        )),
-                        _ => None,
-                    });
-                    replica.on_unfinished(works.collect());
+                    replica.on_unfinished(unfinished(&mut self.works));
                 }
             }
             Machine::Reward(worker) => {
@@ -404,6 +391,18 @@ impl Process {
         }
         Ok(is_done)
     }
+}
+
+/// What a replica has under way, with a token more for each sample; all other work is lost.
+fn unfinished(works: &mut Vec<(u64, Work)>) -> Vec<(u64, u32, u32, Vec<SampleDigest>)> {
+    let groups = works.drain(..).filter_map(|(_, work)| match work {
+        Work::Generated { step, group, attempt, prompt, version, before } => {
+            let id = SampleId { step, group, attempt, ..SampleId::default() };
+            Some((step, group, attempt, before.one_more(id, &prompt, version)))
+        }
+        _ => None,
+    });
+    groups.collect()
 }
 
 /// Errors after which an owner is simply started again.
