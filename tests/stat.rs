@@ -472,13 +472,13 @@ fn bad_samples_are_one_error() {
 
 #[test]
 fn samples_on_stdin_are_an_evaluation_when_asked_so() {
-    let rows: String = [("4", 1, 0), ("4", 1, 0), ("5", 0, 0), ("x", 0, 1), ("x", 0, 1), ("y", 1, 1)]
+    let rows: Vec<String> = [("4", 1, 0), ("4", 1, 0), ("5", 0, 0), ("x", 0, 1), ("x", 0, 1), ("y", 1, 1)]
         .iter()
         .map(|(response, reward, group)| {
             format!("{{\"response\":\"is {response}\",\"reward\":{reward},\"group\":{group},\"tokens\":[1,2,3],\"prompt_len\":1}}\n")
         })
         .collect();
-    let output = stat_of(rows.as_bytes(), &["--eval"]);
+    let output = stat_of(rows.concat().as_bytes(), &["--eval"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
     for line in [

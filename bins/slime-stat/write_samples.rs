@@ -65,8 +65,8 @@ pub fn evaluation(samples: &Tally) -> String {
     add_evaluation(&mut row, samples.answered.as_deref().unwrap_or_default());
     let numbers: Vec<(&str, f64)> = row.numbers().collect();
     let width = numbers.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    numbers
-        .iter()
-        .map(|(name, value)| format!("{name:<width$}  {}\n", write_table::number(Some(*value))))
-        .collect()
+    let line =
+        |(name, value): &(&str, f64)| format!("{name:<width$}  {}\n", write_table::number(Some(*value)));
+    let lines: Vec<String> = numbers.iter().map(line).collect();
+    lines.concat()
 }
