@@ -91,10 +91,9 @@ impl Policy {
         let mut spared = Verdict::Keep;
         for filter in &mut self.stage(group.step).filters {
             match filter.judge(group)? {
-                Verdict::Keep => {}
-                Verdict::Spare(reason) if spared == Verdict::Keep => spared = Verdict::Spare(reason),
-                Verdict::Spare(_) => {}
                 refused @ Verdict::Refuse(_) => return Ok(refused),
+                verdict if spared == Verdict::Keep => spared = verdict,
+                _ => {}
             }
         }
         Ok(spared)
