@@ -56,6 +56,7 @@ fn make_run(run: &Path, outstanding: Option<u64>) {
             min_version: 0,
             groups: Vec::new(),
             refused: Vec::new(),
+            dropped: Vec::new(),
             carried: Vec::new(),
             outstanding: draw.into_iter().collect(),
             returned: Vec::new(),

@@ -456,18 +456,39 @@ fn stdin_with_metric_lines_is_a_table_as_before() {
 
 #[test]
 fn bad_samples_are_one_error() {
-    let good = "{\"response\":\"a\",\"reward\":1}\n";
     let cut = &encode_segment(&[], &Provenance::default()).expect("no samples are whole")[..60];
     for (input, more, code, part) in [
         (b"{\"response\":\"a\"}\n".as_slice(), &[][..], 65, "stdin: line 1: a sample without reward"),
         (b"{\"response\":\"a\",\"reward\":1}\n{\"response\":\n", &[], 65, "stdin: line 2: "),
         (cut, &[], 65, "stdin: "),
-        (good.as_bytes(), &["--eval"], 64, "stdin has samples"),
     ] {
         let output = stat_of(input, more);
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(output.stdout.is_empty());
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(message.contains(part) && message.matches("error:").count() == 1, "{message}");
+    }
+}
+
+#[test]
+fn samples_on_stdin_are_an_evaluation_when_asked_so() {
+    let rows: Vec<String> = [("4", 1, 0), ("4", 1, 0), ("5", 0, 0), ("x", 0, 1), ("x", 0, 1), ("y", 1, 1)]
+        .iter()
+        .map(|(response, reward, group)| {
+            format!("{{\"response\":\"is {response}\",\"reward\":{reward},\"group\":{group},\"tokens\":[1,2,3],\"prompt_len\":1}}\n")
+        })
+        .collect();
+    let output = stat_of(rows.concat().as_bytes(), &["--eval"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for line in [
+        "num_samples        6",
+        "reward_mean        0.5000",
+        "pass@2             0.8333",
+        "mean@3             0.5000",
+        "majority@3         0.5000",
+        "response_len_mean  2",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
     }
 }

@@ -288,6 +288,7 @@ impl Once {
             return Err(Failure::usage("no prompts")
                 .with_hint("--prompts FILE, or --set data.environment=arithmetic --num-prompts 8"));
         }
-        Ok(config)
+        // What runs once is step 0.
+        Ok(config.at_step(0))
     }
 }

@@ -4,13 +4,11 @@ use std::time::Instant;
 
 use serde_json::json;
 use slime_cli::Failure;
-use slime_config::{DynamicFilter, Placement, RunConfig, RunDir};
-use slime_environment::{PromptSource, train_source};
+use slime_config::{Placement, RunConfig, RunDir};
 use slime_exchange::{
-    ArrowFormat, BuilderAction, BuilderConfig, DrawnPrompt, Error, FinishedGroup, Order, RewardAction,
-    RewardWorker, RewardWorkerConfig, StepBuilder, StepPolicy, Store, Verdict,
+    ArrowFormat, BufferOrder, BuilderAction, BuilderConfig, Order, RewardAction, RewardWorker,
+    RewardWorkerConfig, StepBuilder, Store,
 };
-use slime_metrics::Trace;
 use slime_metrics::trace::Span;
 use slime_record::Manifest;
 use slime_verifier::RewardSet;
@@ -18,17 +16,16 @@ use slime_verifier::RewardSet;
 use crate::evaluate::Evaluator;
 use crate::failure;
 use crate::follow::{Polled, patient};
-use crate::read_prompts;
+use crate::judge_groups::{Policy, REWARD};
+use crate::missing_rewards::MissingRewards;
 use crate::replicate::{BEAT_MS, groups_in_flight};
-use crate::write_metrics::{EQUAL_REWARDS, Metrics, REWARD_LANE};
+use crate::write_metrics::{Metrics, REWARD_LANE};
 use crate::write_samples;
 
 /// Silence after which a replica loses its groups: longer than loading weights takes.
 const LEASE_MS: u64 = 60_000;
 /// Times a step's groups that may be drawn for it when `rollout.max_groups` does not say.
 const MAX_DRAWS: u32 = 16;
-/// The column that filters and trainer read.
-const REWARD: &str = "reward";
 
 /// The step builder with its policy and, where rewards are computed in place, their worker.
 pub struct Builder {
@@ -37,6 +34,7 @@ pub struct Builder {
     rewarder: Option<(RewardWorker<ArrowFormat>, RewardSet)>,
     evaluator: Evaluator,
     metrics: Metrics,
+    missing: MissingRewards,
 }
 
 /// Whether the builder's process computes rewards: those of steps, or of evaluations.
@@ -48,8 +46,9 @@ pub fn scores(config: &RunConfig) -> bool {
 impl Builder {
     /// Claims the builder's next incarnation.
     pub fn start(store: &mut dyn Store, config: &RunConfig, run_dir: &RunDir) -> Result<Self, Failure> {
-        let source = train_source(config).map_err(failure!())?;
-        let builder_config = builder_config(config, source.len())?;
+        let policy = Policy::new(config)?;
+        let builder_config = builder_config(config, policy.num_prompts())?;
+        let evaluator = Evaluator::new(config, run_dir, builder_config.num_steps)?;
         let format = ArrowFormat { provenance: write_samples::provenance(config) };
         let rewarder = match config.reward.placement {
             _ if config.data.kind.is_recorded() => None,
@@ -68,11 +67,11 @@ impl Builder {
                 Some((worker.map_err(failure!())?, rewards))
             }
         };
-        let evaluator = Evaluator::new(config, run_dir, builder_config.num_steps)?;
         let machine = StepBuilder::start(store, builder_config, format).map_err(failure!())?;
         let metrics = Metrics::new(run_dir, config, machine.incarnation());
-        let policy = Policy { source, filter: config.rollout.dynamic_filter, trace: metrics.trace().clone() };
-        Ok(Self { machine, policy, rewarder, evaluator, metrics })
+        let policy = policy.traced(metrics.trace().clone());
+        let missing = MissingRewards::new(config.reward.patience_s);
+        Ok(Self { machine, policy, rewarder, evaluator, metrics, missing })
     }
 
     /// Ends at the next poll; everything is durable already.
@@ -105,6 +104,7 @@ impl Builder {
             }
         }
         found.has_acted |= self.score(store)?;
+        self.missing.check(&self.machine)?;
         Ok(found)
     }
 
@@ -165,8 +165,16 @@ fn builder_config(config: &RunConfig, num_prompts: Option<u64>) -> Result<Builde
         num_groups: num_groups as usize,
         num_samples: batch.n_samples_per_prompt,
         over_sampling: rollout.over_sampling_batch_size.unwrap_or(num_groups) as usize,
+        buffer_order: match rollout.buffer_order {
+            slime_config::BufferOrder::Fifo => BufferOrder::Fifo,
+            slime_config::BufferOrder::Newest => BufferOrder::Newest,
+            slime_config::BufferOrder::Priority => BufferOrder::Priority,
+            slime_config::BufferOrder::Stratified => BufferOrder::Stratified,
+            slime_config::BufferOrder::Command(_) => BufferOrder::Policy,
+        },
+        max_reuse: rollout.max_reuse,
         max_groups: rollout.max_groups.unwrap_or(MAX_DRAWS * num_groups),
-        has_filter: rollout.dynamic_filter != DynamicFilter::None,
+        has_filter: config.has_filter(),
         num_steps: config.num_steps(num_prompts).map_err(failure!())?,
         num_replicas: rollout.num_replicas,
         max_in_flight: groups_in_flight(config)?,
@@ -174,34 +182,6 @@ fn builder_config(config: &RunConfig, num_prompts: Option<u64>) -> Result<Builde
         beat_ms: BEAT_MS,
         columns: if config.data.kind.is_recorded() { Vec::new() } else { vec![REWARD.to_owned()] },
         eval_interval: config.eval_interval(),
+        eval_at_start: config.evaluates_at_start(),
     })
-}
-
-/// Prompts in the order of the data stream, and the dynamic filter.
-struct Policy {
-    source: Box<dyn PromptSource>,
-    filter: DynamicFilter,
-    trace: Trace,
-}
-
-impl StepPolicy for Policy {
-    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>, Error> {
-        let prompt = self.source.prompt(cursor).map_err(Error::outside)?;
-        Ok(Some(DrawnPrompt { body: read_prompts::to_body(&prompt), prompt_id: prompt.prompt_id }))
-    }
-
-    fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict, Error> {
-        let began = Instant::now();
-        let rewards = group.columns.get(REWARD).map(Vec::as_slice).unwrap_or_default();
-        let is_flat = rewards.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq());
-        let verdict = match self.filter {
-            DynamicFilter::NonzeroStd if is_flat => Verdict::Refuse(EQUAL_REWARDS.to_owned()),
-            _ => Verdict::Keep,
-        };
-        let is_kept = verdict == Verdict::Keep;
-        let (ended, args) =
-            (Instant::now(), json!({ "step": group.step, "group": group.group, "is_kept": is_kept }));
-        self.trace.span(&Span { name: "filter", category: "builder", lane: 0, began, ended, args });
-        Ok(verdict)
-    }
 }

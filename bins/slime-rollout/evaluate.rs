@@ -14,8 +14,8 @@ use slime_tokenizer::Tokenizer;
 use slime_verifier::RewardSet;
 
 use crate::failure;
-use crate::generate::{GroupId, Purpose, Sampler};
 use crate::replicate::weights_of;
+use crate::sampler::{GroupId, Purpose, Sampler};
 use crate::write_metrics::Metrics;
 use crate::write_samples;
 
@@ -26,11 +26,19 @@ const EVAL_SEED: u64 = 0x6576_616C;
 pub fn settings_of(config: &RunConfig, set: &Eval) -> RunConfig {
     let mut config = config.clone();
     config.run.seed ^= EVAL_SEED;
+    // Stages are those of training.
+    config.stage.clear();
     // Whatever is trained on, an evaluation samples.
     config.data.kind = Kind::Prompts;
     config.rollout.temperature = set.temperature;
     config.rollout.n_samples_per_prompt = Some(set.n_samples_per_prompt);
-    config.rollout.max_response_len = set.max_response_len.unwrap_or(config.rollout.max_response_len);
+    let rollout = &mut config.rollout;
+    rollout.top_p = set.top_p.unwrap_or(rollout.top_p);
+    rollout.top_k = set.top_k.unwrap_or(rollout.top_k);
+    rollout.min_p = set.min_p.unwrap_or(rollout.min_p);
+    rollout.stop = set.stop.clone().unwrap_or_else(|| rollout.stop.clone());
+    rollout.max_response_len = set.max_response_len.unwrap_or(rollout.max_response_len);
+    config.reward.types = set.reward_types.clone().unwrap_or(config.reward.types);
     config
 }
 
@@ -50,8 +58,8 @@ pub struct Evaluator {
     run_dir: RunDir,
     num_steps: u64,
     tokenizer: Option<Arc<Tokenizer>>,
-    /// None where nothing is evaluated.
-    rewards: Option<RewardSet>,
+    /// Of every set.
+    rewards: BTreeMap<String, RewardSet>,
     place: Option<Physical>,
     due: VecDeque<String>,
     running: Option<Running>,
@@ -69,8 +77,9 @@ struct Running {
 impl Evaluator {
     /// Nothing is loaded before the first evaluation.
     pub fn new(config: &RunConfig, run_dir: &RunDir, num_steps: u64) -> Result<Self, Failure> {
-        let config_of_rewards = (!config.eval.is_empty()).then_some(config);
-        let rewards = config_of_rewards.map(RewardSet::of_run).transpose().map_err(failure!())?;
+        let rewards_of = |set| RewardSet::of_run(&settings_of(config, set)).map_err(failure!());
+        let rewards = config.eval.iter().map(|(name, set)| Ok((name.clone(), rewards_of(set)?)));
+        let rewards = rewards.collect::<Result<_, Failure>>()?;
         Ok(Self {
             config: config.clone(),
             run_dir: run_dir.clone(),
@@ -90,7 +99,10 @@ impl Evaluator {
     /// Queues the sets that are due at this version.
     pub fn begin(&mut self, place: Physical) -> Result<(), Failure> {
         let version = place.version;
-        let is_due = |set: &Eval| version == self.num_steps || version.is_multiple_of(set.interval.max(1));
+        let is_due = |set: &Eval| match version {
+            0 => set.at_start,
+            version => version == self.num_steps || version.is_multiple_of(set.interval.max(1)),
+        };
         self.due =
             self.config.eval.iter().filter(|(_, set)| is_due(set)).map(|(name, _)| name.clone()).collect();
         self.place = Some(place);
@@ -126,7 +138,7 @@ impl Evaluator {
         while running.sampler.has_room()
             && let Some((group, prompt)) = running.prompts.pop_front()
         {
-            running.sampler.submit(GroupId { step: place.version, group, attempt: 0 }, prompt)?;
+            running.sampler.submit(GroupId { step: place.version, group, attempt: 0 }, prompt, Vec::new())?;
         }
         for (id, samples) in running.sampler.step()? {
             running.finished.insert(id.group, samples);
@@ -166,7 +178,7 @@ impl Evaluator {
     ) -> Result<(), Failure> {
         let bytes = encode_segment(samples, &write_samples::provenance(&self.config)).map_err(failure!())?;
         store.seal(&paths::evaluation_file(place, set, "samples"), &bytes).map_err(failure!())?;
-        let Some(set_of_rewards) = &self.rewards else { return Ok(()) };
+        let Some(set_of_rewards) = self.rewards.get(set) else { return Ok(()) };
         let rewards = set_of_rewards.score_samples(samples).map_err(failure!())?;
         let column = Column::new("reward", samples, ColumnValues::F32(rewards.clone()));
         let bytes = column.encode(&write_samples::provenance(&self.config)).map_err(failure!())?;

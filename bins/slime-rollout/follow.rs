@@ -18,7 +18,7 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
     let run_dir = RunDir::new(run);
     let config = slime_config::load(Some(&run_dir.run_toml()), &args.settings.sets).map_err(failure!())?;
     let resident = &args.resident;
-    if resident.replica.is_none() && build_steps::scores(&config) && config.reward.runs_code() {
+    if resident.replica.is_none() && build_steps::scores(&config) && config.runs_code() {
         // Before the first thread and the first device: the sandbox is forked from what this process is now.
         let min = config.reward.sandbox_min.name();
         let standing = slime_verifier::start_sandbox(min).map_err(failure!())?;

@@ -22,8 +22,8 @@ pub trait Generator {
     /// Nobody can generate any more.
     fn step(&mut self) -> Result<Vec<Completion>, Failure>;
 
-    /// Forgets a request.
-    fn abort(&mut self, id: u64);
+    /// Ends the samples of a request where they are, and returns them as far as they are known here.
+    fn abort(&mut self, id: u64) -> Vec<Completion>;
 
     /// Samples that were asked for and have not ended.
     fn num_unfinished(&self) -> usize;
@@ -84,8 +84,8 @@ impl Generator for Local {
         self.engine.step().map_err(failure!())
     }
 
-    fn abort(&mut self, id: u64) {
-        self.engine.abort(id);
+    fn abort(&mut self, id: u64) -> Vec<Completion> {
+        self.engine.abort(id)
     }
 
     fn num_unfinished(&self) -> usize {

@@ -3,11 +3,15 @@
 
 mod args;
 mod build_steps;
+mod continuation;
 mod evaluate;
 mod follow;
 mod generate;
 mod generator;
+mod judge_groups;
+mod load_engine;
 mod memory;
+mod missing_rewards;
 mod observe;
 mod read_prompts;
 mod read_samples;
@@ -15,6 +19,7 @@ mod read_tokens;
 mod remote;
 mod replay;
 mod replicate;
+mod sampler;
 mod score;
 mod serve;
 mod write_metrics;

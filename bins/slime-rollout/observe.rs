@@ -10,7 +10,7 @@ use slime_metrics::trace::Span;
 use slime_metrics::{Lanes, Profile, Row, Sink, Trace};
 
 use crate::failure;
-use crate::generate::{GroupId, Sampler};
+use crate::sampler::{GroupId, Sampler};
 
 /// The category of a replica's spans.
 const CATEGORY: &str = "replica";

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use slime_cli::Failure;
 use slime_exchange::Store;
 use slime_metrics::rollout::Rewarded;
-use slime_record::{Column, ColumnValues, Manifest, SampleId, Segment, decode_segment};
+use slime_record::{Column, ColumnValues, Manifest, Sample, SampleId, Segment, decode_segment};
 
 use crate::failure;
+use crate::sampler::GroupId;
 
 /// Column that holds the number a sample is trained on.
 const REWARD: &str = "reward";
@@ -52,6 +53,25 @@ pub fn read_groups(store: &mut dyn Store, manifest: &Manifest) -> Result<Vec<Vec
         tracing::warn!("step {}: {num_missing} groups are pruned and not in its numbers", manifest.step);
     }
     Ok(groups)
+}
+
+/// The samples of a group that an earlier replica left unfinished, all of them or none: a file that is gone or broken costs
+/// its tokens and no more.
+pub fn unfinished(store: &mut dyn Store, path: &str, id: GroupId) -> Vec<Sample> {
+    let bytes = store.read(path).map_err(|error| error.to_string());
+    let samples = bytes.and_then(|bytes| {
+        let bytes = bytes.ok_or("it is not there")?;
+        let segment = decode_segment(bytes.to_vec()).map_err(|error| error.to_string())?;
+        let samples = (0..segment.len()).map(|row| segment.sample(row).map_err(|error| error.to_string()));
+        samples.collect::<Result<Vec<Sample>, String>>()
+    });
+    match samples {
+        Ok(samples) => samples.into_iter().filter(|s| (s.step, s.group) == (id.step, id.group)).collect(),
+        Err(problem) => {
+            tracing::warn!("{path}: {problem}; group {}/{} begins anew", id.step, id.group);
+            Vec::new()
+        }
+    }
 }
 
 fn read_rewards(store: &mut dyn Store, manifest: &Manifest) -> Result<HashMap<SampleId, Reward>, Failure> {

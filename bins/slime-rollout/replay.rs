@@ -14,8 +14,8 @@ use slime_tokenizer::{Chat, ChatEncoder, Encoded, Tokenizer};
 
 use crate::args::Once;
 use crate::failure;
-use crate::generate::GroupId;
 use crate::read_prompts::{Prompts, kwargs};
+use crate::sampler::GroupId;
 use crate::write_samples::SampleWriter;
 
 /// Rows that are read and tokenised between two writes.

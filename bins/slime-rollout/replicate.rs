@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use slime_cli::Failure;
-use slime_config::{RunConfig, RunDir, paths};
+use slime_config::{Order, Partial, RunConfig, RunDir, paths};
 use slime_exchange::{ArrowFormat, Physical, Replica, ReplicaAction, ReplicaConfig, Store};
 use slime_metrics::Profile;
 use slime_record::{Provenance, Publication};
@@ -16,10 +16,10 @@ use slime_transport::DiskReader;
 use crate::args::Engines;
 use crate::failure;
 use crate::follow::{Polled, patient};
-use crate::generate::{GroupId, Purpose, Sampler};
 use crate::observe::Observer;
 use crate::replay::Replayer;
-use crate::{read_prompts, write_samples};
+use crate::sampler::{GroupId, Purpose, Sampler};
+use crate::{read_prompts, read_samples, write_samples};
 
 /// Size at which a segment is sealed.
 const SEAL_BYTES: usize = 64 << 20;
@@ -40,7 +40,14 @@ pub struct Replicator {
     run_dir: RunDir,
     tokenizer: Arc<Tokenizer>,
     observer: Observer,
+    /// Whether unfinished samples are handed over and taken up; servers keep theirs.
+    goes_on: bool,
 }
+
+/// Batches of an engine whose groups a replica holds. A group keeps its place until its longest sample has ended: where
+/// groups end in any order, so many keep the batch full although most of their samples have ended (`tests/benches/modes`).
+const BATCHES_IN_FLIGHT: u32 = 2;
+const BATCHES_IN_FLIGHT_ARRIVAL: u32 = 6;
 
 /// Groups that keep an engine's batch full; of recorded ones a step and the next.
 pub fn groups_in_flight(config: &RunConfig) -> Result<usize, Failure> {
@@ -48,7 +55,11 @@ pub fn groups_in_flight(config: &RunConfig) -> Result<usize, Failure> {
     if config.data.kind.is_recorded() {
         return Ok(2 * batch.rollout_batch_size as usize);
     }
-    Ok(2 * config.rollout.max_in_flight.div_ceil(batch.n_samples_per_prompt.max(1)) as usize)
+    let num_batches = match config.run.order() {
+        Order::Fixed => BATCHES_IN_FLIGHT,
+        Order::Arrival => BATCHES_IN_FLIGHT_ARRIVAL,
+    };
+    Ok((num_batches * config.rollout.max_in_flight.div_ceil(batch.n_samples_per_prompt.max(1))) as usize)
 }
 
 impl Replicator {
@@ -70,10 +81,12 @@ impl Replicator {
         let mut config = config.clone();
         config.rollout.n_samples_per_prompt = Some(config.batch().map_err(failure!())?.n_samples_per_prompt);
         let tokenizer = Arc::new(Tokenizer::from_dir(&config.model.path).map_err(failure!())?);
+        let goes_on = config.partial() != Partial::Off && engines.engine.is_empty();
         let replica_config = ReplicaConfig {
             index,
             max_in_flight: groups_in_flight(&config)?,
-            continue_on_newer: config.run.order() == slime_config::Order::Arrival,
+            continue_on_newer: config.partial() != Partial::Off,
+            keeps_parts: goes_on,
             seal_ms: SEAL_MS.max(u64::from(num_replicas) * 1000 / SEALS_PER_S),
             seal_bytes: SEAL_BYTES,
             beat_ms: BEAT_MS,
@@ -96,7 +109,7 @@ impl Replicator {
         let run_dir = run_dir.clone();
         let mut sampler = sampler;
         sampler.iter_mut().filter(|_| observer.wants_timings()).for_each(|s| s.engine.keep_timings());
-        Ok(Self { machine, sampler, replayer, config, run_dir, tokenizer, observer })
+        Ok(Self { machine, sampler, replayer, config, run_dir, tokenizer, observer, goes_on })
     }
 
     /// Ends after sealing what is finished.
@@ -129,11 +142,16 @@ impl Replicator {
                 // Recorded responses are the same under all weights.
                 ReplicaAction::Load { place } if self.replayer.is_some() => self.machine.on_loaded(place),
                 ReplicaAction::Load { place } => self.load(store, place)?,
-                ReplicaAction::Generate { step, group, attempt, prompt, version } => {
+                ReplicaAction::Generate { step, group, attempt, prompt, version, parts } => {
                     let (id, prompt) = (GroupId { step, group, attempt }, read_prompts::from_body(&prompt)?);
                     match (&mut self.replayer, &mut self.sampler) {
                         (Some(replayer), _) => replayer.submit(id, prompt, version),
-                        (None, Some(sampler)) => sampler.submit(id, prompt)?,
+                        (None, Some(sampler)) => {
+                            let parts = parts.filter(|_| self.goes_on);
+                            let before = parts.map(|path| read_samples::unfinished(store, &path, id));
+                            let before = before.unwrap_or_default();
+                            sampler.submit(id, prompt, before)?;
+                        }
                         (None, None) => {}
                     }
                 }
@@ -141,6 +159,11 @@ impl Replicator {
                     let id = GroupId { step, group, attempt };
                     self.replayer.iter_mut().for_each(|replayer| replayer.abort(id));
                     self.sampler.iter_mut().for_each(|sampler| sampler.abort(id));
+                }
+                ReplicaAction::Surrender => {
+                    let groups = self.sampler.iter_mut().flat_map(Sampler::surrender);
+                    let unfinished = groups.map(|(id, samples)| (id.step, id.group, id.attempt, samples));
+                    self.machine.on_unfinished(unfinished.collect());
                 }
                 ReplicaAction::Done => found.is_done = true,
             }

@@ -4,8 +4,8 @@ use slime_cli::Failure;
 
 use crate::args::Score;
 use crate::failure;
-use crate::generate::Sampler;
 use crate::read_tokens::TokenRow;
+use crate::sampler::Sampler;
 use crate::{read_tokens, write_rows};
 
 /// `slime-rollout score`: rows in, the same rows with `log_probs` out, at `rollout.temperature`.

@@ -12,7 +12,7 @@ use slime_tokenizer::Tokenizer;
 
 use crate::args::Serve;
 use crate::failure;
-use crate::generate::{self, Sampler};
+use crate::sampler::{self, Sampler};
 
 /// `slime-rollout serve`: until a drain is asked for.
 pub fn serve(args: &Serve) -> Result<(), Failure> {
@@ -28,12 +28,12 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     // A place that is taken is told before weights are loaded.
     let socket = Socket::bind(&place).map_err(failure!())?;
     let tokenizer = Arc::new(Tokenizer::from_dir(&args.weights).map_err(failure!())?);
-    let stop_token_ids = generate::stop_token_ids(&config, &tokenizer)?;
+    let stop_token_ids = sampler::stop_token_ids(&config, &tokenizer)?;
     let name_of_dir =
         || model_path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let model_name = args.model_name.clone().unwrap_or_else(name_of_dir);
     let version = args.weight_version.parse().unwrap_or(0);
-    let engine = Sampler::load_engine_with(&config, version, generate::decoder(tokenizer.clone()))?;
+    let engine = Sampler::load_engine_with(&config, version, sampler::decoder(tokenizer.clone()))?;
     let serving = Serving {
         config: ServerConfig {
             model_path,

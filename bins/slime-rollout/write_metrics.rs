@@ -7,10 +7,12 @@ use serde_json::json;
 use slime_cli::Failure;
 use slime_config::{RunConfig, RunDir, paths};
 use slime_exchange::{Physical, Store};
+use slime_metrics::evaluation::{Answered, add_evaluation};
 use slime_metrics::rollout::{self, Pace, Rewarded};
 use slime_metrics::trace::Span;
 use slime_metrics::{Lanes, Row, Sink, Trace, Watch, cost};
 use slime_record::{Manifest, Sample};
+use slime_verifier::voted_answer;
 
 use crate::failure;
 use crate::read_samples::read_groups;
@@ -144,7 +146,12 @@ impl Metrics {
         rewards: &[f32],
     ) -> Result<(), Failure> {
         let mut row = Row::of_evaluation(place.version, set, TOOL);
-        rollout::add_evaluation(&mut row, samples, rewards);
+        let answered: Vec<Answered> = samples
+            .iter()
+            .zip(rewards)
+            .map(|(sample, reward)| Answered::new(sample, voted_answer(&sample.response), *reward))
+            .collect();
+        add_evaluation(&mut row, &answered);
         self.sink.write(&row).map_err(failure!())
     }
 
@@ -175,5 +182,10 @@ fn add_step(row: &mut Row, manifest: &Manifest, groups: &[Vec<Rewarded>]) {
     for (reason, count) in reasons {
         row.count(format!("rollout/dynamic_filter/drop_{reason}"), count);
     }
-    row.count("rollout/num_masked_tokens", manifest.account.masked);
+    for (staleness, count) in manifest.staleness_histogram() {
+        row.count(format!("rollout/staleness/{staleness}"), count);
+    }
+    for (fate, num_tokens) in manifest.account.fates() {
+        row.count(format!("rollout/tokens/{fate}"), num_tokens);
+    }
 }

@@ -49,6 +49,7 @@ Examples:
   slime-stat runs/a runs/b --html comparison.html
   slime-stat runs/quickstart --export steps.parquet
   slime-rollout ... | slime-reward --type number | slime-stat -
+  slime-rollout --eval SET ... | slime-reward --type number | slime-stat --eval -
 
 Exit codes: 0 ok, 64 usage, 65 broken metrics or samples, 66 no such run, 73 cannot create,
 74 I/O, 77 permission"
@@ -59,7 +60,7 @@ pub struct Args {
     /// A run directory, or - for metric lines or samples from stdin; with --html several run directories
     #[arg(value_name = "RUN|-", required = true)]
     pub runs: Vec<String>,
-    /// Only the evaluations
+    /// Only the evaluations; of samples on stdin, the numbers of the evaluation they are
     #[arg(long)]
     pub eval: bool,
     /// Everything as one JSON object

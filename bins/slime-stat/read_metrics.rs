@@ -17,7 +17,7 @@ pub type Numbers = Map<String, Value>;
 /// Files that tell about other things than steps; their own readers look at them.
 const OTHERS: [&str; 2] = ["engine-", "warnings"];
 /// Counts that a row names only where there is something to count.
-const COUNTS: [&str; 2] = ["rollout/zero_std/count_", "rollout/dynamic_filter/drop_"];
+const COUNTS: [&str; 3] = ["rollout/zero_std/count_", "rollout/dynamic_filter/drop_", "rollout/staleness/"];
 /// Broken lines of a file that are told one by one.
 const MAX_TOLD: usize = 3;
 

@@ -7,7 +7,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use slime_cli::{Failure, exit};
+use slime_metrics::evaluation::Answered;
+use slime_metrics::rollout::repeats;
 use slime_record::{Row, RowReader, Status};
+use slime_verifier::voted_answer;
 
 /// What a stream has.
 #[derive(Debug)]
@@ -41,12 +44,15 @@ pub struct Tally {
     pub num_ended: usize,
     /// Those of them that were cut at the length limit.
     pub num_truncated: usize,
+    /// Every sample with its answer, where that is wanted.
+    pub answered: Option<Vec<Answered>>,
 }
 
 /// What counts of one sample.
 #[derive(Debug, Default)]
 struct Scored {
     group: Option<(u64, u64)>,
+    response: String,
     reward: f64,
     parts: Map<String, Value>,
     response_len: Option<u64>,
@@ -56,7 +62,7 @@ struct Scored {
 /// A row as a tool or a user wrote it; what else it has does not count.
 #[derive(Deserialize)]
 struct JsonRow {
-    response: Option<IgnoredAny>,
+    response: Option<Value>,
     reward: Option<f64>,
     rewards: Option<Map<String, Value>>,
     #[serde(default)]
@@ -69,15 +75,16 @@ struct JsonRow {
     finish_reason: Option<String>,
 }
 
-/// Reads to the end: samples when it is Arrow, or when the first line has a response.
+/// Reads to the end: samples when it is Arrow, or when the first line has a response; `keeps_answers` is for evaluations.
 ///
 /// # Errors
 /// Broken rows, and samples without reward.
-pub fn read_stream(input: impl Read + 'static, name: &str) -> Result<Stream, Failure> {
+pub fn read_stream(input: impl Read + 'static, name: &str, keeps_answers: bool) -> Result<Stream, Failure> {
+    let samples = Tally { answered: keeps_answers.then(Vec::new), ..Tally::default() };
     let mut input = BufReader::with_capacity(1 << 16, input);
     let head = input.fill_buf().map_err(|error| Failure::io(name, &error))?;
     if head.starts_with(b"ARROW1") || head.starts_with(&[0xff; 4]) {
-        return arrow(input, name).map(Stream::Samples);
+        return arrow(input, name, samples).map(Stream::Samples);
     }
     let mut text = String::new();
     while text.trim().is_empty() {
@@ -88,7 +95,7 @@ pub fn read_stream(input: impl Read + 'static, name: &str) -> Result<Stream, Fai
     let first: Option<Value> = serde_json::from_str(&text).ok();
     let is_samples = first.is_some_and(|row| row.get("response").is_some());
     if is_samples {
-        return json_lines(text, input, name).map(Stream::Samples);
+        return json_lines(text, input, name, samples).map(Stream::Samples);
     }
     input.read_to_string(&mut text).map_err(|error| unreadable(name, &error))?;
     Ok(Stream::Lines(text))
@@ -105,12 +112,11 @@ fn unreadable(name: &str, error: &std::io::Error) -> Failure {
     }
 }
 
-fn arrow(input: impl BufRead + 'static, name: &str) -> Result<Tally, Failure> {
+fn arrow(input: impl BufRead + 'static, name: &str, mut samples: Tally) -> Result<Tally, Failure> {
     let broken = |error: &slime_record::Error| {
         let failure = Failure::from_error(error.exit_code(), error);
         Failure { message: format!("{name}: {}", failure.message), ..failure }
     };
-    let mut samples = Tally::default();
     for row in RowReader::new(input).map_err(|error| broken(&error))? {
         let row = row.map_err(|error| broken(&error))?;
         let number = samples.num_samples + 1;
@@ -128,6 +134,7 @@ fn of_row(row: &Row) -> Option<Scored> {
     let parts = row.extra.get("rewards").and_then(Value::as_object).cloned().unwrap_or_default();
     Some(Scored {
         group: Some((sample.step, u64::from(sample.group))),
+        response: sample.response.clone(),
         reward: row.reward.map(f64::from).filter(|reward| reward.is_finite())?,
         parts,
         response_len: Some(sample.loss_mask.len() as u64),
@@ -135,8 +142,12 @@ fn of_row(row: &Row) -> Option<Scored> {
     })
 }
 
-fn json_lines(first: String, mut input: impl BufRead, name: &str) -> Result<Tally, Failure> {
-    let mut samples = Tally::default();
+fn json_lines(
+    first: String,
+    mut input: impl BufRead,
+    name: &str,
+    mut samples: Tally,
+) -> Result<Tally, Failure> {
     // Empty lines before the first one count too.
     let mut number = first.lines().count();
     let mut line = first;
@@ -158,14 +169,15 @@ fn of_line(line: &str, at: &str) -> Result<Scored, Failure> {
         let reason = error.to_string();
         Failure::data(format!("{at}: {}", reason.split(" at line ").next().unwrap_or_default()))
     })?;
-    if row.response.is_none() {
+    let Some(response) = row.response else {
         return Err(Failure::data(format!("{at}: no response, but the rows before have one")));
-    }
+    };
     let num_tokens = row.tokens.map(|tokens| tokens.len() as u64);
     let of_tokens = num_tokens.zip(row.prompt_len).map(|(all, prompt)| all.saturating_sub(prompt));
     let is_cut = row.status.as_deref() == Some("truncated") || row.finish_reason.as_deref() == Some("length");
     Ok(Scored {
         group: row.group.map(|group| (row.step, group)),
+        response: response.as_str().map_or_else(|| response.to_string(), str::to_owned),
         reward: row.reward.ok_or_else(|| no_reward(at))?,
         parts: row.rewards.unwrap_or_default(),
         response_len: row.loss_mask.map(|mask| mask.len() as u64).or(of_tokens),
@@ -180,6 +192,18 @@ fn no_reward(at: &str) -> Failure {
 
 impl Tally {
     fn add(&mut self, sample: &Scored) {
+        if let Some(answered) = &mut self.answered {
+            // A row that does not say its group is one of its own.
+            let group = sample.group.unwrap_or((u64::MAX, answered.len() as u64));
+            answered.push(Answered {
+                group,
+                answer: voted_answer(&sample.response),
+                reward: sample.reward as f32,
+                response_len: sample.response_len,
+                is_truncated: sample.is_truncated,
+                repeats: repeats(&sample.response),
+            });
+        }
         self.num_samples += 1;
         self.reward_sum += sample.reward;
         self.reward_squares += sample.reward * sample.reward;
@@ -234,7 +258,7 @@ mod tests {
     use super::*;
 
     fn samples(text: &'static str) -> Result<Tally, Failure> {
-        match read_stream(Cursor::new(text), "stdin")? {
+        match read_stream(Cursor::new(text), "stdin", false)? {
             Stream::Samples(samples) => Ok(samples),
             Stream::Lines(text) => panic!("taken for other lines: {text}"),
         }
@@ -269,7 +293,7 @@ mod tests {
     #[test]
     fn other_lines_are_handed_on_whole() {
         for text in ["", "\n\n", "\n{\"step\":0}\n{\"response\":1}\n", "no json\n"] {
-            match read_stream(Cursor::new(text), "stdin").unwrap() {
+            match read_stream(Cursor::new(text), "stdin", false).unwrap() {
                 Stream::Lines(lines) => assert_eq!(lines, text),
                 Stream::Samples(samples) => panic!("taken for samples: {samples:?}"),
             }

@@ -70,10 +70,8 @@ fn write_report(paths: &[String], output: &str) -> Result<(), Failure> {
 
 /// What is said about stdin, which has metric lines or samples.
 fn stream(args: &Args) -> Result<String, Failure> {
-    Ok(match read_stream(stdin(), "stdin")? {
-        Stream::Samples(_) if args.eval => {
-            return Err(Failure::usage("--eval shows evaluations, but stdin has samples"));
-        }
+    Ok(match read_stream(stdin(), "stdin", args.eval)? {
+        Stream::Samples(samples) if args.eval => write_samples::evaluation(&samples),
         Stream::Samples(samples) if args.json => write_samples::json(&samples),
         Stream::Samples(samples) => write_samples::text(&samples),
         Stream::Lines(text) if text.trim().is_empty() => return Err(Failure::data("stdin: no rows")),

@@ -1,8 +1,10 @@
 //! Numbers about samples, as lines for people and as JSON.
 
 use serde_json::{Map, Value, json};
+use slime_metrics::evaluation::add_evaluation;
 
 use crate::read_samples::Tally;
+use crate::write_table;
 
 /// A line for each kind of number.
 pub fn text(samples: &Tally) -> String {
@@ -55,4 +57,16 @@ pub fn json(samples: &Tally) -> String {
         "truncated_share": (samples.num_ended > 0).then(|| truncated_share(samples)),
     }});
     format!("{value}\n")
+}
+
+/// The numbers of the evaluation that the samples are, one a line; `slime-stat RUN --eval` has the same names.
+pub fn evaluation(samples: &Tally) -> String {
+    let mut row = slime_metrics::Row::default();
+    add_evaluation(&mut row, samples.answered.as_deref().unwrap_or_default());
+    let numbers: Vec<(&str, f64)> = row.numbers().collect();
+    let width = numbers.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line =
+        |(name, value): &(&str, f64)| format!("{name:<width$}  {}\n", write_table::number(Some(*value)));
+    let lines: Vec<String> = numbers.iter().map(line).collect();
+    lines.concat()
 }

@@ -96,7 +96,7 @@ fn column(name: &str, cells: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// Four significant digits, or `-` where there is no number.
-fn number(value: Option<f64>) -> String {
+pub fn number(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     let size = value.abs();
     if value.fract() == 0.0 && size < 1e9 {

@@ -85,6 +85,7 @@ fn machine_config(config: &RunConfig, resume: Option<u64>) -> Result<TrainerConf
         resume,
         visibility_ms: VISIBILITY_MS,
         eval_interval: config.eval_interval(),
+        eval_at_start: config.evaluates_at_start(),
         num_replicas: config.rollout.num_replicas,
         beat_ms: BEAT_MS,
     })

@@ -1,6 +1,7 @@
 //! The batch identity: `rollout_batch_size x n_samples_per_prompt = global_batch_size x num_steps_per_rollout`.
 
 use crate::error::{Error, Result};
+use crate::load::RunConfig;
 
 /// The four sizes of a step, all known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +91,56 @@ impl Batch {
     }
 }
 
+impl RunConfig {
+    /// The four sizes of a step; [`crate::load`] has checked that they fit.
+    ///
+    /// # Errors
+    /// The batch identity does not hold, or recorded data has another number of samples (after [`crate::load`] only when fields
+    /// were changed).
+    pub fn batch(&self) -> Result<Batch> {
+        let (asked, recorded) = (self.rollout.n_samples_per_prompt, self.data.kind.num_recorded());
+        if let (Some(asked), Some(recorded)) = (asked, recorded)
+            && asked != recorded
+        {
+            return Err(Error::Conflict(format!(
+                "rollout.n_samples_per_prompt {asked}: expected {recorded}, which data.kind = \"{}\" implies\nhint: leave \
+                 it out",
+                self.data.kind.as_str()
+            )));
+        }
+        Batch::derive(
+            self.rollout.rollout_batch_size,
+            recorded.or(asked).or(self.algorithm.has_pairs().then_some(2)),
+            self.train.global_batch_size,
+            self.train.num_steps_per_rollout,
+        )
+    }
+
+    /// The training steps of the run, from `run.num_steps` or from `run.num_epoch` over `num_prompts`.
+    ///
+    /// # Errors
+    /// Neither is given and the prompts have no end, or they are fewer than a step asks.
+    pub fn num_steps(&self, num_prompts: Option<u64>) -> Result<u64> {
+        let groups = u64::from(self.batch()?.rollout_batch_size);
+        if let Some(prompts) = num_prompts.filter(|prompts| *prompts < groups) {
+            return Err(Error::Conflict(format!(
+                "{prompts} prompts do not fill one step of rollout_batch_size {groups}: it would ask some twice\nhint: \
+                 rollout.rollout_batch_size of at most {prompts}"
+            )));
+        }
+        if let Some(steps) = self.run.num_steps {
+            return Ok(steps);
+        }
+        let Some(prompts) = num_prompts else {
+            return Err(Error::Conflict(
+                "the prompts have no end and run.num_steps is missing\nhint: --set run.num_steps=100"
+                    .to_owned(),
+            ));
+        };
+        Ok(prompts * self.run.num_epoch.unwrap_or(1) / groups)
+    }
+}
+
 fn product(left: u32, right: u32) -> Result<u32> {
     left.checked_mul(right).ok_or_else(|| {
         Error::Conflict(format!("a step of {left} x {right} samples is more than {} samples", u32::MAX))
@@ -122,6 +173,22 @@ mod tests {
             assert_eq!(Batch::derive(sizes[0], sizes[1], sizes[2], sizes[3]).unwrap(), full, "{missing}");
         }
         assert_eq!(full.num_samples(), 32);
+    }
+
+    #[test]
+    fn prompts_fill_at_least_one_step() {
+        let text = "[run]\nnum_epoch = 4\n[rollout]\nrollout_batch_size = 2\nn_samples_per_prompt = 2\n";
+        let config = crate::parse(text, "run.toml", &[]).unwrap();
+        assert_eq!(config.num_steps(Some(3)).unwrap(), 6);
+        let error = config.num_steps(Some(1)).unwrap_err();
+        assert!(
+            error.to_string().starts_with("1 prompts do not fill one step of rollout_batch_size 2"),
+            "{error}"
+        );
+        assert_eq!(error.exit_code(), 78);
+        let endless = crate::parse("[run]\nnum_steps = 7\n", "run.toml", &[]).unwrap();
+        assert_eq!(endless.num_steps(None).unwrap(), 7);
+        assert!(endless.num_steps(Some(1)).is_err(), "a number of steps does not make more prompts");
     }
 
     #[test]

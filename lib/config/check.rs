@@ -4,8 +4,9 @@ use crate::algorithm_check;
 use crate::data::{Data, Eval, Split};
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
-use crate::rollout::{DynamicFilter, Placement};
-use crate::run::Order;
+use crate::rollout::Placement;
+use crate::stage;
+use crate::staleness;
 
 /// Checks everything that can be known without reading prompts or weights.
 pub(crate) fn check(config: &RunConfig) -> Result<()> {
@@ -15,6 +16,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<()> {
     training(config)?;
     algorithm_check::check(config)?;
     sources(config)?;
+    stage::check(config)?;
     metrics(config)?;
     evaluation(config)
 }
@@ -35,14 +37,7 @@ fn schedule(config: &RunConfig) -> Result<()> {
             run.publish_interval, run.max_staleness
         )));
     }
-    let surplus = config.rollout.over_sampling_batch_size.is_some();
-    if surplus && (run.order() == Order::Fixed || run.max_staleness == 0) {
-        return Err(Error::Conflict(
-            "rollout.over_sampling_batch_size keeps surplus groups for later steps, which needs run.order = \
-             \"arrival\" and run.max_staleness of at least 1"
-                .to_owned(),
-        ));
-    }
+    staleness::check(config)?;
     at_least_one("checkpoint.keep_last", config.checkpoint.keep_last)?;
     if !config.checkpoint.keep_hf_every.is_multiple_of(run.publish_interval) {
         return Err(Error::Conflict(format!(
@@ -85,7 +80,8 @@ fn sampling(config: &RunConfig) -> Result<()> {
         }
     }
     // Recorded responses have no rewards; those of evaluations do.
-    let needs_rewards = !config.data.kind.is_recorded() || !config.eval.is_empty();
+    let evaluates_by_them = config.eval.values().any(|set| set.reward_types.is_none());
+    let needs_rewards = !config.data.kind.is_recorded() || evaluates_by_them;
     if config.reward.types.is_empty() && needs_rewards {
         return Err(Error::value("reward.types", "at least one reward type, such as [\"number\"]", "[]"));
     }
@@ -138,7 +134,7 @@ fn recorded(config: &RunConfig) -> Result<()> {
              hint: data.prompts = \"FILE\" or [[data.source]]"
         )));
     }
-    if config.rollout.dynamic_filter != DynamicFilter::None {
+    if config.has_filter() {
         return Err(Error::Conflict(format!(
             "rollout.dynamic_filter compares rewards, which data.kind = \"{kind}\" does not have\nhint: leave it out"
         )));
@@ -203,8 +199,14 @@ fn evaluation(config: &RunConfig) -> Result<()> {
         at_least_one(&format!("{section}.interval"), set.interval)?;
         at_least_one(&format!("{section}.num_prompts"), set.num_prompts)?;
         at_least_one(&format!("{section}.n_samples_per_prompt"), u64::from(set.n_samples_per_prompt))?;
-        let key = format!("{section}.temperature");
-        within(&key, set.temperature, 0.0, f64::MAX, "a number of at least 0")?;
+        let key = |name: &str| format!("{section}.{name}");
+        within(&key("temperature"), set.temperature, 0.0, f64::MAX, "a number of at least 0")?;
+        let top_p = set.top_p.unwrap_or(1.0);
+        within(&key("top_p"), top_p, f64::MIN_POSITIVE, 1.0, "a number above 0 and up to 1")?;
+        within(&key("min_p"), set.min_p.unwrap_or(0.0), 0.0, 1.0, "a number between 0 and 1")?;
+        if set.reward_types.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::value(&key("reward_types"), "at least one reward type", "[]"));
+        }
         if !set.interval.is_multiple_of(config.run.publish_interval) {
             return Err(Error::Conflict(format!(
                 "{section}.interval {} is not a multiple of run.publish_interval {}: only published versions are \
@@ -290,15 +292,6 @@ mod tests {
     fn publish_interval_beyond_staleness_would_wait_for_ever() {
         assert!(refusal("[run]\npublish_interval = 2\n").contains("waits for ever"));
         assert!(parse("[run]\npublish_interval = 2\nmax_staleness = 1\n", "run.toml", &[]).is_ok());
-    }
-
-    #[test]
-    fn surplus_groups_need_arrival_and_staleness() {
-        let surplus = "[rollout]\nrollout_batch_size = 8\nover_sampling_batch_size = 12\n";
-        assert!(refusal(surplus).contains("needs run.order"));
-        assert!(refusal(&format!("{surplus}[run]\norder = \"arrival\"\n")).contains("needs run.order"));
-        let allowed = format!("{surplus}[run]\norder = \"arrival\"\nmax_staleness = 1\n");
-        assert!(parse(&allowed, "run.toml", &[]).is_ok());
     }
 
     #[test]

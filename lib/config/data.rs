@@ -239,15 +239,27 @@ pub struct Eval {
     pub difficulty: Option<u64>,
     /// The environment's part that is asked.
     pub split: Split,
-    /// Evaluate when this divides the version (so also before training, at version 0).
+    /// Evaluate when this divides the version, and at the end.
     pub interval: u64,
+    /// Evaluate before the first step, too (version 0).
+    pub at_start: bool,
+    /// Reward types in place of `reward.types`.
+    pub reward_types: Option<Vec<String>>,
     /// Prompts that are asked: the first of the set.
     pub num_prompts: u64,
     /// Samples for each prompt.
     pub n_samples_per_prompt: u32,
     /// Sampling temperature; 0 is greedy.
     pub temperature: f64,
-    /// Longest response; the default is that of `[rollout]`.
+    /// Keep the smallest set of tokens with this probability; this and the following default to those of `[rollout]`.
+    pub top_p: Option<f64>,
+    /// Keep this many of the likeliest tokens.
+    pub top_k: Option<u32>,
+    /// Keep tokens of at least this share of the likeliest token's probability.
+    pub min_p: Option<f64>,
+    /// Strings that end a response.
+    pub stop: Option<Vec<String>>,
+    /// Longest response.
     pub max_response_len: Option<u32>,
 }
 
@@ -259,9 +271,15 @@ impl Default for Eval {
             difficulty: None,
             split: Split::HeldOut,
             interval: 1,
+            at_start: true,
+            reward_types: None,
             num_prompts: 64,
             n_samples_per_prompt: 1,
             temperature: 0.0,
+            top_p: None,
+            top_k: None,
+            min_p: None,
+            stop: None,
             max_response_len: None,
         }
     }

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::algorithm::{AdvantageEstimator, Algorithm, Checks, Critic, LossType, Reference, Teacher};
-use crate::batch::Batch;
 use crate::data::{Data, Eval, Model};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::parallel::Parallel;
-use crate::rollout::{Reward, Rollout};
+use crate::rollout::{Reward, Rollout, run_code};
 use crate::run::{Checkpoint, Run, Watchdog};
+use crate::stage::Stage;
 use crate::train::Train;
 use crate::{check, unknown_key, warning};
 
@@ -29,6 +29,9 @@ pub struct RunConfig {
     pub data: Data,
     /// `[rollout]`
     pub rollout: Rollout,
+    /// `[[stage]]`
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stage: Vec<Stage>,
     /// `[reward]`
     pub reward: Reward,
     /// `[train]`
@@ -82,7 +85,11 @@ pub fn parse(text: &str, name: &str, sets: &[String]) -> Result<RunConfig> {
     let given = keys(&table);
     let mut config = RunConfig::deserialize(table)
         .map_err(|error| Error::Syntax { place: name.to_owned(), message: error.message().to_owned() })?;
+    let names_correction = given.iter().any(|key| key.starts_with("algorithm.correction"));
     config.chosen = chosen(given, &config);
+    if !names_correction {
+        config.correct_stale();
+    }
     check::check(&config)?;
     Ok(config)
 }
@@ -182,54 +189,6 @@ fn located(error: &toml::de::Error, text: &str, name: &str) -> Error {
 }
 
 impl RunConfig {
-    /// The four sizes of a step; [`load`] has checked that they fit.
-    ///
-    /// # Errors
-    /// The batch identity does not hold, or recorded data has another number of samples (after [`load`] only when fields
-    /// were changed).
-    pub fn batch(&self) -> Result<Batch> {
-        let (asked, recorded) = (self.rollout.n_samples_per_prompt, self.data.kind.num_recorded());
-        if let (Some(asked), Some(recorded)) = (asked, recorded)
-            && asked != recorded
-        {
-            return Err(Error::Conflict(format!(
-                "rollout.n_samples_per_prompt {asked}: expected {recorded}, which data.kind = \"{}\" implies\nhint: leave \
-                 it out",
-                self.data.kind.as_str()
-            )));
-        }
-        Batch::derive(
-            self.rollout.rollout_batch_size,
-            recorded.or(asked).or(self.algorithm.has_pairs().then_some(2)),
-            self.train.global_batch_size,
-            self.train.num_steps_per_rollout,
-        )
-    }
-
-    /// The training steps of the run, from `run.num_steps` or from `run.num_epoch` over `num_prompts`.
-    ///
-    /// # Errors
-    /// Neither is given and the prompts have no end, or an epoch is shorter than one step.
-    pub fn num_steps(&self, num_prompts: Option<u64>) -> Result<u64> {
-        if let Some(steps) = self.run.num_steps {
-            return Ok(steps);
-        }
-        let Some(prompts) = num_prompts else {
-            return Err(Error::Conflict(
-                "the prompts have no end and run.num_steps is missing\nhint: --set run.num_steps=100"
-                    .to_owned(),
-            ));
-        };
-        let groups = u64::from(self.batch()?.rollout_batch_size);
-        let steps = prompts * self.run.num_epoch.unwrap_or(1) / groups;
-        if steps == 0 {
-            return Err(Error::Conflict(format!(
-                "{prompts} prompts do not fill one step of rollout_batch_size {groups}"
-            )));
-        }
-        Ok(steps)
-    }
-
     /// Weight of the teacher's term in each token's advantage; none without a teacher.
     pub fn opd_kl_coef(&self) -> Option<f64> {
         let algorithm = &self.algorithm;
@@ -246,6 +205,17 @@ impl RunConfig {
         self.eval.values().map(|set| set.interval).fold(0, gcd)
     }
 
+    /// Whether rewards of steps or evaluations run code of responses.
+    pub fn runs_code(&self) -> bool {
+        let of_sets = self.eval.values().filter_map(|set| set.reward_types.as_ref());
+        self.reward.runs_code() || of_sets.into_iter().any(|types| run_code(types))
+    }
+
+    /// Whether some set is evaluated before the first step.
+    pub fn evaluates_at_start(&self) -> bool {
+        self.eval.values().any(|set| set.at_start)
+    }
+
     /// The resolved configuration: its plan as comments, then every section, defaults and derived sizes written out.
     ///
     /// # Errors
@@ -258,6 +228,7 @@ impl RunConfig {
         resolved.train.global_batch_size = Some(batch.global_batch_size);
         resolved.train.num_steps_per_rollout = Some(batch.num_steps_per_rollout);
         resolved.run.order = Some(self.run.order());
+        resolved.rollout.partial = Some(self.partial());
         let plan = self.plan()?.join("\n# ");
         let text = toml::to_string(&resolved)
             .map_err(|error| Error::Conflict(format!("cannot write the configuration as TOML: {error}")))?;

@@ -22,6 +22,7 @@ pub const ROLLOUT: &str = "rollout";
 pub const MANIFEST: &str = "MANIFEST.json";
 /// How the segments of a replica begin, in the folder of their step.
 const SEGMENT: &str = "replica-";
+const PARTS: &str = "parts-";
 /// How the assignments of a replica begin, in the folder of their step.
 const ASSIGNMENT: &str = "assign-";
 /// The first step whose folder holds more than its manifest; a hint that spares readers the others.
@@ -152,6 +153,11 @@ pub fn segment(step: u64, replica: u32, incarnation: u64, seq: u64) -> String {
     format!("{ROLLOUT}/{step:0DIGITS$}/{SEGMENT}{replica}.{incarnation:0DIGITS$}.{seq:0DIGITS$}.arrow")
 }
 
+/// Unfinished samples that a drained replica left, as a segment: `rollout/000042/parts-1.000002.000008.arrow`.
+pub fn parts(step: u64, replica: u32, incarnation: u64, seq: u64) -> String {
+    format!("{ROLLOUT}/{step:0DIGITS$}/{PARTS}{replica}.{incarnation:0DIGITS$}.{seq:0DIGITS$}.arrow")
+}
+
 /// What the step builder's incarnation asked of a replica: `rollout/000042/assign-1.000002.000007.json`.
 pub fn assignment(step: u64, replica: u32, incarnation: u64, seq: u64) -> String {
     format!("{ROLLOUT}/{step:0DIGITS$}/{ASSIGNMENT}{replica}.{incarnation:0DIGITS$}.{seq:0DIGITS$}.json")
@@ -275,6 +281,11 @@ pub struct Numbered {
 /// Reads the name of a segment back; `None` for all others.
 pub fn parse_segment(name: &str) -> Option<Numbered> {
     parse_numbered(name.strip_prefix(SEGMENT)?.strip_suffix(".arrow")?)
+}
+
+/// Reads the name of unfinished samples back; `None` for all others.
+pub fn parse_parts(name: &str) -> Option<Numbered> {
+    parse_numbered(name.strip_prefix(PARTS)?.strip_suffix(".arrow")?)
 }
 
 /// Reads the name of an assignment back; `None` for all others.

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::buffer::{BufferOrder, Partial};
+use crate::dynamic_filter::{self, DynamicFilter};
+
 /// `[rollout]`: the shape of a step and the sampling parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -10,10 +13,23 @@ pub struct Rollout {
     pub rollout_batch_size: Option<u32>,
     /// Samples of a group; part of the batch identity.
     pub n_samples_per_prompt: Option<u32>,
-    /// Groups asked for at once while a filter refuses some; the default is `rollout_batch_size`.
+    /// Groups under way or accepted while a step is open; the default is `rollout_batch_size`. In arrival order surplus
+    /// groups are kept for later steps, in fixed order they make room for those a filter refuses, and are dropped.
     pub over_sampling_batch_size: Option<u32>,
-    /// Which groups are accepted: `none` (all) or `nonzero_std` (rewards that differ).
-    pub dynamic_filter: DynamicFilter,
+    /// Which groups are accepted, as a text or a list of which all have to agree: `none`, `nonzero_std`,
+    /// `pass_rate:min=A max=B`, `response_len:min=A max=B`, `command:PROGRAM`. With the word `fallback` a refused group may
+    /// fill a step that would have to draw more.
+    #[serde(deserialize_with = "dynamic_filter::list")]
+    pub dynamic_filter: Vec<DynamicFilter>,
+    /// Which of more accepted groups than it needs a step takes: `fifo`, `newest`, `priority` (whose rewards vary most),
+    /// `stratified` (from every source in turn), `command:PROGRAM`.
+    pub buffer_order: BufferOrder,
+    /// Steps that may train a group, each within `run.max_staleness`.
+    pub max_reuse: u32,
+    /// What becomes of samples that are under way when newer weights come: `off` (they end under their own), `train` (they
+    /// go on), `mask` (they go on, and only what the last weights sampled is trained). The default is `train` in arrival
+    /// order; in fixed order there is no such sample.
+    pub partial: Option<Partial>,
     /// A step that drew this many groups without being full ends the run; the default is 16 batches.
     pub max_groups: Option<u32>,
     /// Longest response in tokens.
@@ -53,23 +69,16 @@ impl Rollout {
     }
 }
 
-/// Which groups a step accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DynamicFilter {
-    /// Every group.
-    None,
-    /// Groups whose rewards differ (DAPO's dynamic sampling).
-    NonzeroStd,
-}
-
 impl Default for Rollout {
     fn default() -> Self {
         Self {
             rollout_batch_size: None,
             n_samples_per_prompt: None,
             over_sampling_batch_size: None,
-            dynamic_filter: DynamicFilter::None,
+            dynamic_filter: Vec::new(),
+            buffer_order: BufferOrder::Fifo,
+            max_reuse: 1,
+            partial: None,
             max_groups: None,
             max_response_len: 1024,
             temperature: 1.0,
@@ -106,6 +115,8 @@ pub struct Reward {
     pub types: Vec<String>,
     /// `inline` or `separate`.
     pub placement: Placement,
+    /// A run whose finished groups wait so many seconds for a reward, while nothing else moves, ends; 0 waits for ever.
+    pub patience_s: u64,
     /// Whether programs and servers may reward spans of text: the tokenizer of `model.path` tells their tokens.
     pub spans: bool,
     /// Least isolation with which code of responses is run; a machine that allows less is an error.
@@ -141,10 +152,14 @@ impl SandboxTier {
 impl Reward {
     /// Whether one of the types runs code of responses.
     pub fn runs_code(&self) -> bool {
-        let is_code = |word: &str| word == "code";
-        // Also inside of other types, as in `guard:code`.
-        self.types.iter().any(|name| name.split([':', ' ', '=', '\'', '"', '_']).any(is_code))
+        run_code(&self.types)
     }
+}
+
+/// Whether one of these reward types runs code, also inside of another one, as in `guard:code`.
+pub(crate) fn run_code(types: &[String]) -> bool {
+    let is_code = |word: &str| word == "code";
+    types.iter().any(|name| name.split([':', ' ', '=', '\'', '"', '_']).any(is_code))
 }
 
 impl Default for Reward {
@@ -152,6 +167,7 @@ impl Default for Reward {
         Self {
             types: vec!["number".to_owned()],
             placement: Placement::Inline,
+            patience_s: 3600,
             spans: false,
             sandbox_min: SandboxTier::Landlock,
         }

@@ -10,6 +10,7 @@ use crate::metrics::{Metrics, Warnings};
 use crate::parallel::Parallel;
 use crate::rollout::{Reward, Rollout};
 use crate::run::{Checkpoint, Run, Watchdog};
+use crate::stage::Stage;
 use crate::train::Train;
 
 /// Names further apart than this share of the written name are not suggested.
@@ -62,6 +63,7 @@ fn owner(key: &str) -> Option<&'static str> {
         ("metrics.warnings", keys_of::<Warnings>()),
         ("eval.<set>", keys_of::<Eval>()),
         ("[data.source]", keys_of::<DataSource>()),
+        ("[stage]", keys_of::<Stage>()),
     ]
     .into_iter()
     .find_map(|(section, keys)| keys.iter().any(|known| known == key).then_some(section))
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn keys_are_those_of_the_schema() {
-        assert_eq!(keys_of::<Reward>(), ["types", "placement", "spans", "sandbox_min"]);
+        assert_eq!(keys_of::<Reward>(), ["types", "placement", "patience_s", "spans", "sandbox_min"]);
         assert_eq!(keys_of::<Reference>(), ["path", "update_interval"]);
         assert!(keys_of::<RunConfig>().contains(&"eval".to_owned()));
         assert_eq!(owner("kl_loss_coef"), Some("algorithm"));

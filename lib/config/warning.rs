@@ -3,7 +3,6 @@
 use crate::algorithm::{AdvantageEstimator, CorrectionWeight, LossReducer, LossType};
 use crate::data::Kind;
 use crate::load::RunConfig;
-use crate::rollout::DynamicFilter;
 use crate::routing_replay::RoutingReplay;
 use crate::train::Schedule;
 
@@ -166,17 +165,13 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
             &["rollout.top_p", "rollout.top_k", "rollout.min_p"],
             "rollout.temperature is 0 (greedy)",
         ),
-        (
-            rollout.dynamic_filter == DynamicFilter::None,
-            &["rollout.max_groups"],
-            "rollout.dynamic_filter is none",
-        ),
+        (!config.has_filter(), &["rollout.max_groups"], "rollout.dynamic_filter is none"),
         (
             config.algorithm.has_pairs(),
             &["train.mtp_loss_coef"],
             "a loss of pairs is no loss of tokens that a further one could be predicted beside",
         ),
-        (!config.reward.runs_code(), &["reward.sandbox_min"], "no type of reward.types runs code"),
+        (!config.runs_code(), &["reward.sandbox_min"], "no type of reward.types runs code"),
         (constant, &["train.min_lr"], "train.schedule is constant"),
     ];
     rules.extend(of_algorithm(config));

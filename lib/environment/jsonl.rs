@@ -2,7 +2,7 @@
 //! a file without a name, since nothing finds a row in the middle of a zstd stream.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Seek};
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,17 @@ use serde_json::{Map, Value};
 use crate::rows::Rows;
 use crate::{Error, Result};
 
-/// Where a row lies in the file.
+/// What is read at once.
+const READ_BYTES: usize = 64 << 10;
+/// How some editors begin a UTF-8 file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// Rows between two marks: what is read to find one, against what an index of a large file takes (16 bytes a mark).
+const STRIDE: usize = 32;
+
+/// Where a row begins in the file, and its line.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Mark {
     offset: u64,
-    bytes: u64,
     line: u64,
 }
 
@@ -24,14 +30,23 @@ struct Place {
 pub(crate) struct JsonlRows {
     path: PathBuf,
     file: File,
-    places: Vec<Place>,
+    /// Of every [`STRIDE`]th row.
+    marks: Vec<Mark>,
+    len: usize,
 }
 
 impl JsonlRows {
     /// Indexes `file`, which messages call `path`.
     pub fn open(path: &Path, file: File) -> Result<Self> {
-        let places = index(&file).map_err(Error::io(path))?;
-        Ok(Self { path: path.to_owned(), file, places })
+        let (mut marks, mut len) = (Vec::new(), 0);
+        let mut lines = Lines::new(&file, Mark { offset: 0, line: 1 });
+        while let Some(mark) = lines.next_row().map_err(Error::io(path))? {
+            if len % STRIDE == 0 {
+                marks.push(mark);
+            }
+            len += 1;
+        }
+        Ok(Self { path: path.to_owned(), file, marks, len })
     }
 
     /// The same for a zstd stream.
@@ -50,27 +65,27 @@ impl JsonlRows {
 
 impl Rows for JsonlRows {
     fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    fn number(&self, row: usize) -> u64 {
-        self.places[row].line
+        self.len
     }
 
     fn unit(&self) -> &'static str {
         "line"
     }
 
-    fn read(&self, row: usize) -> Result<Map<String, Value>> {
-        let place = self.places[row];
-        let mut bytes = vec![0; place.bytes as usize];
-        self.file.read_exact_at(&mut bytes, place.offset).map_err(Error::io(&self.path))?;
-        serde_json::from_slice(&bytes).map_err(|error| Error::Row {
+    fn read(&self, row: usize) -> Result<(u64, Map<String, Value>)> {
+        let mut lines = Lines::new(&self.file, self.marks[row / STRIDE]);
+        let mut found = None;
+        for _ in 0..=row % STRIDE {
+            found = lines.next_row().map_err(Error::io(&self.path))?;
+        }
+        let line = found.map_or(0, |mark| mark.line);
+        let object = serde_json::from_slice(lines.text()).map_err(|error| Error::Row {
             path: self.path.clone(),
             unit: self.unit(),
-            row: place.line,
+            row: line,
             reason: json_reason(&error),
-        })
+        })?;
+        Ok((line, object))
     }
 
     fn keys(&self, row: &Map<String, Value>) -> Vec<String> {
@@ -85,22 +100,114 @@ fn json_reason(error: &serde_json::Error) -> String {
     format!("column {}: {reason}", error.column())
 }
 
-/// The places of all rows that are not blank.
-fn index(file: &File) -> std::io::Result<Vec<Place>> {
-    let mut reader = BufReader::with_capacity(1 << 20, file);
-    let mut places = Vec::new();
-    let (mut offset, mut line, mut text) = (0, 0, Vec::new());
-    loop {
-        text.clear();
-        let bytes = reader.read_until(b'\n', &mut text)? as u64;
-        if bytes == 0 {
-            return Ok(places);
+/// The rows of a file from a mark on; the open file has no position of its own, so threads do not meet.
+struct Lines<'a> {
+    reader: BufReader<At<'a>>,
+    next: Mark,
+    line: Vec<u8>,
+    /// Bytes of a mark at the beginning of the file that are not text.
+    num_skipped: usize,
+}
+
+struct At<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl Read for At<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let num_read = self.file.read_at(bytes, self.offset)?;
+        self.offset += num_read as u64;
+        Ok(num_read)
+    }
+}
+
+impl<'a> Lines<'a> {
+    fn new(file: &'a File, next: Mark) -> Self {
+        let reader = BufReader::with_capacity(READ_BYTES, At { file, offset: next.offset });
+        Self { reader, next, line: Vec::new(), num_skipped: 0 }
+    }
+
+    /// Goes to the next row that is not blank; none at the end.
+    fn next_row(&mut self) -> std::io::Result<Option<Mark>> {
+        loop {
+            self.line.clear();
+            let num_bytes = self.reader.read_until(b'\n', &mut self.line)?;
+            if num_bytes == 0 {
+                return Ok(None);
+            }
+            let here = self.next;
+            self.next = Mark { offset: here.offset + num_bytes as u64, line: here.line + 1 };
+            self.num_skipped = if here.offset == 0 && self.line.starts_with(BYTE_ORDER_MARK) { 3 } else { 0 };
+            if !self.text().trim_ascii().is_empty() {
+                return Ok(Some(here));
+            }
         }
-        line += 1;
-        let mark: u64 = if line == 1 && text.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
-        if !text[mark as usize..].trim_ascii().is_empty() {
-            places.push(Place { offset: offset + mark, bytes: bytes - mark, line });
+    }
+
+    /// The row that was gone to.
+    fn text(&self) -> &[u8] {
+        &self.line[self.num_skipped..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn rows_of(text: &[u8]) -> JsonlRows {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text).unwrap();
+        JsonlRows::open(Path::new("a.jsonl"), file).unwrap()
+    }
+
+    #[test]
+    fn every_row_is_found_from_the_mark_before_it() {
+        let mut text = b"\xef\xbb\xbf".to_vec();
+        for row in 0..1000 {
+            let blank = if row % 7 == 3 { " \n" } else { "" };
+            text.extend(format!("{blank}{{\"a\": {row}}}\n").into_bytes());
         }
-        offset += bytes;
+        let rows = rows_of(&text);
+        assert_eq!((rows.len(), rows.marks.len()), (1000, 1000_usize.div_ceil(STRIDE)));
+        for row in (0..1000).rev() {
+            let (line, object) = rows.read(row).unwrap();
+            let num_blank = if row < 3 { 0 } else { (row - 3) / 7 + 1 };
+            assert_eq!((object["a"].as_u64(), line), (Some(row as u64), (row + num_blank + 1) as u64));
+        }
+        assert_eq!(rows_of(b"\n \n").len(), 0);
+    }
+
+    /// Peak resident memory of this process in bytes.
+    fn peak_bytes() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// As many rows as 10 GB have at 1 KB each; what a row holds is read and let go.
+    #[test]
+    #[ignore = "long sweep: tests/run.sh --all"]
+    fn ten_million_rows_take_less_than_200_mb() {
+        let mut file = tempfile::tempfile().unwrap();
+        let mut writer = BufWriter::with_capacity(1 << 20, &file);
+        for row in 0..10_000_000 {
+            writeln!(writer, "{{\"prompt\": {row}}}").unwrap();
+        }
+        drop(writer);
+        file.rewind().unwrap();
+        let rows = JsonlRows::open(Path::new("a.jsonl"), file).unwrap();
+        for row in (0..10_000_000).step_by(99_991) {
+            assert_eq!(rows.read(row).unwrap().0, row as u64 + 1);
+        }
+        let peak = peak_bytes();
+        eprintln!(
+            "10 million rows: peak {} MB, index {} MB",
+            peak >> 20,
+            (rows.marks.len() * size_of::<Mark>()) >> 20
+        );
+        assert!(peak < 200 << 20, "{peak} bytes");
     }
 }

@@ -104,31 +104,28 @@ impl Rows for ParquetRows {
         self.group_starts.last().copied().unwrap_or_default()
     }
 
-    fn number(&self, row: usize) -> u64 {
-        row as u64 + 1
-    }
-
     fn unit(&self) -> &'static str {
         "row"
     }
 
-    fn read(&self, row: usize) -> Result<Map<String, Value>> {
+    fn read(&self, row: usize) -> Result<(u64, Map<String, Value>)> {
+        let number = row as u64 + 1;
         // A thread that panicked here has left a whole block or none.
         let mut block = self.block.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((first, rows)) = &*block
             && let Some(found) = row.checked_sub(*first).and_then(|i| rows.get(i))
         {
-            return Ok(found.clone());
+            return Ok((number, found.clone()));
         }
         let (first, rows) = self.decode(row).map_err(|reason| Error::Row {
             path: self.path.clone(),
             unit: self.unit(),
-            row: self.number(row),
+            row: number,
             reason,
         })?;
         let found = rows.get(row - first).cloned().unwrap_or_default();
         *block = Some((first, rows));
-        Ok(found)
+        Ok((number, found))
     }
 
     fn keys(&self, _row: &Map<String, Value>) -> Vec<String> {

@@ -97,8 +97,8 @@ impl PromptFile {
 
     fn row(&self, row: usize) -> Result<Prompt> {
         let row = self.first + row;
-        let (unit, number) = (self.rows.unit(), self.rows.number(row));
-        let mut object = self.rows.read(row)?;
+        let unit = self.rows.unit();
+        let (number, mut object) = self.rows.read(row)?;
         let known = self.rows.keys(&object);
         let missing = |key: &str, option: &'static str| Error::Key {
             path: self.path.clone(),
@@ -323,6 +323,17 @@ mod tests {
         assert_eq!(error.exit_code(), 65);
         let later = open("{\"prompt\":\"a\"}\n[]\n", Keys::default()).unwrap();
         assert!(later.prompt(1).unwrap_err().to_string().contains(": line 2: "));
+    }
+
+    #[test]
+    fn row_ten_thousand_without_its_key_is_named_when_it_is_drawn() {
+        let mut lines: Vec<String> = (1..10_000).map(|i| format!("{{\"prompt\":\"p{i}\"}}\n")).collect();
+        lines.push("{\"question\":\"late\"}\n".to_owned());
+        let prompts = open(&lines.concat(), Keys::default()).unwrap();
+        assert_eq!(prompts.prompt(9_998).unwrap().prompt, "\"p9999\"");
+        let error = prompts.prompt(9_999).unwrap_err();
+        assert!(error.to_string().contains(": line 10000: no key \"prompt\" (input_key)"), "{error}");
+        assert_eq!(error.exit_code(), 65);
     }
 
     #[test]

@@ -20,14 +20,11 @@ pub(crate) trait Rows: std::fmt::Debug + Send + Sync {
     /// How many.
     fn len(&self) -> usize;
 
-    /// What people call row `row`: its line or number, from 1.
-    fn number(&self, row: usize) -> u64;
-
-    /// What [`Rows::number`] counts.
+    /// What a row's number counts: lines, or rows.
     fn unit(&self) -> &'static str;
 
-    /// One row.
-    fn read(&self, row: usize) -> Result<Map<String, Value>>;
+    /// One row, and what people call it: its line or number, from 1.
+    fn read(&self, row: usize) -> Result<(u64, Map<String, Value>)>;
 
     /// The keys a row could have been read with, for the message about one it lacks.
     fn keys(&self, row: &Map<String, Value>) -> Vec<String>;

@@ -11,12 +11,14 @@ pub(crate) struct Evaluations {
     /// Versions divisible by this are evaluated, and the last one; 0: none.
     interval: u64,
     num_steps: u64,
+    /// Whether version 0 is evaluated.
+    at_start: bool,
     done: BTreeSet<Physical>,
 }
 
 impl Evaluations {
-    pub fn new(interval: u64, num_steps: u64) -> Self {
-        Self { interval, num_steps, done: BTreeSet::new() }
+    pub fn new(interval: u64, num_steps: u64, at_start: bool) -> Self {
+        Self { interval, num_steps, at_start, done: BTreeSet::new() }
     }
 
     /// The oldest published version of the line that is to be evaluated and is not.
@@ -39,7 +41,10 @@ impl Evaluations {
     }
 
     fn first_due(&self, lineage: &Lineage) -> Option<Physical> {
-        let is_due = |version: u64| version.is_multiple_of(self.interval) || version == self.num_steps;
+        let is_due = |version: u64| match version {
+            0 => self.at_start,
+            version => version.is_multiple_of(self.interval) || version == self.num_steps,
+        };
         let is_done =
             |version| self.done.iter().any(|done| done.version == version && lineage.is_on_line(*done));
         lineage

@@ -6,6 +6,7 @@
 mod append;
 pub mod cost;
 mod error;
+pub mod evaluation;
 pub mod event_file;
 mod lanes;
 pub mod names;

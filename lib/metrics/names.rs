@@ -222,9 +222,14 @@ pub const ROLLOUT: &[Name] = &[
     ),
     name("rollout/reward/<part>", "", "mean of one part of the reward, before its weight"),
     name(
-        "rollout/num_masked_tokens",
+        "rollout/staleness/<versions>",
+        "samples",
+        "committed samples whose oldest trained token is so many versions behind (ours)",
+    ),
+    name(
+        "rollout/tokens/<fate>",
         "tokens",
-        "response tokens masked for being older than the bound (ours)",
+        "what became of response tokens: finished since the step before, trained, masked for their age, untrained, reused, refused, expired, surplus, carried, replaced (ours)",
     ),
     name("perf/rollout_time", "s", "from the first draw for the step to its commit"),
     name(
@@ -256,8 +261,16 @@ pub const ROLLOUT: &[Name] = &[
 pub const EVALUATION: &[Name] = &[
     name("reward_mean", "", "mean reward of the set's samples; eval/<set> in TensorBoard"),
     name("response_len_mean", "tokens", "mean length of responses"),
+    name("response_len_max", "tokens", "length of the longest response"),
     name("truncated_ratio", "share", "responses that were cut off for their length"),
+    name(
+        "repetition_frac",
+        "share",
+        "responses above 10000 characters whose last 10000 zlib makes 10 times smaller",
+    ),
     name("pass@<k>", "share", "probability that one of k samples of a prompt has reward 1"),
+    name("mean@<n>", "", "mean reward of n samples of a prompt: the mean over prompts"),
+    name("majority@<n>", "", "reward of the most frequent of n answers to a prompt: the mean over prompts"),
     name("num_samples", "samples", "samples of the set"),
 ];
 

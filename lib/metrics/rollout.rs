@@ -101,21 +101,6 @@ pub fn add_pace(row: &mut Row, groups: &[Vec<Rewarded>], pace: Pace) {
     }
 }
 
-/// Adds the numbers of an evaluation; each group is the samples and rewards of one prompt.
-pub fn add_evaluation(row: &mut Row, samples: &[Sample], rewards: &[f32]) {
-    let num = samples.len();
-    row.count("num_samples", num as u64);
-    let mean = |sum: f64| sum / num.max(1) as f64;
-    row.set("reward_mean", mean(rewards.iter().map(|&reward| f64::from(reward)).sum()));
-    row.set("response_len_mean", mean(samples.iter().map(|sample| sample.response_len() as f64).sum()));
-    row.set("truncated_ratio", share(samples.iter().map(|sample| sample.status == Status::Truncated)));
-    let mut groups: BTreeMap<(u64, u32), Vec<f32>> = BTreeMap::new();
-    for (sample, reward) in samples.iter().zip(rewards) {
-        groups.entry((sample.step, sample.group)).or_default().push(*reward);
-    }
-    add_pass_rates(row, "", &groups.into_values().collect::<Vec<_>>());
-}
-
 /// The smallest and the largest reward of each source.
 pub fn rewards_by_source(groups: &[Vec<Rewarded>]) -> BTreeMap<&str, (f32, f32)> {
     let mut sources: BTreeMap<&str, (f32, f32)> = BTreeMap::new();
@@ -265,22 +250,6 @@ mod tests {
             |key: &str| ["zero_std", "reward", "pass", "cache"].iter().any(|word| key.contains(word));
         assert!(row.numbers().all(|(key, _)| !is_of_rewards(key)), "{row:?}");
         assert!(rewards_by_source(&groups).is_empty());
-    }
-
-    #[test]
-    fn evaluations_have_the_same_rates() {
-        let (mut samples, mut rewards) = (Vec::new(), Vec::new());
-        for Rewarded { sample, reward, .. } in groups().into_iter().flatten() {
-            samples.push(sample);
-            rewards.extend(reward);
-        }
-        let mut row = Row::default();
-        add_evaluation(&mut row, &samples, &rewards);
-        assert_eq!((row.number("num_samples"), row.number("pass@2")), (Some(4.0), Some(0.5)));
-        assert_eq!(row.number("response_len_mean"), Some(11.0 / 4.0));
-        let mut row = Row::default();
-        add_evaluation(&mut row, &[], &[]);
-        assert_eq!(row.number("reward_mean"), Some(0.0));
     }
 
     #[test]

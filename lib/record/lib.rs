@@ -29,7 +29,9 @@ pub use describe::{ColumnInfo, Description, describe};
 pub use error::{Error, Result};
 pub use jsonl::{JsonlReader, JsonlWriter};
 pub use layout::SAMPLE_FIELDS;
-pub use manifest::{Account, ColumnRef, Draw, GroupEntry, Manifest, Refusal, SampleEntry, SegmentRef};
+pub use manifest::{
+    Account, ColumnRef, Draw, DropReason, Dropped, GroupEntry, Manifest, Refusal, SampleEntry, SegmentRef,
+};
 pub use prompt::PromptContent;
 pub use provenance::{LogProbSpace, Provenance};
 pub use publication::{Epoch, Publication, TensorChecksum};

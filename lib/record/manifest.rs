@@ -54,7 +54,7 @@ pub struct SampleEntry {
 }
 
 /// One group of samples, with the place of its rows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupEntry {
     /// Step the group was drawn for.
     pub step: u64,
@@ -74,6 +74,25 @@ pub struct GroupEntry {
     pub columns: Vec<ColumnRef>,
     /// The samples, in row order.
     pub samples: Vec<SampleEntry>,
+    /// How much a step gains from it, as the builder's policy says; steps in order of priority take the greatest first.
+    #[serde(default)]
+    pub priority: f64,
+    /// What kind of group it is, as the policy says; stratified steps take from every kind in turn.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub stratum: String,
+    /// Why a filter would rather not have it: it is taken only by a step that would have to draw more groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare: Option<String>,
+    /// Steps that trained it before.
+    #[serde(default)]
+    pub num_uses: u32,
+}
+
+impl GroupEntry {
+    /// All response tokens of its samples.
+    pub fn num_tokens(&self) -> u64 {
+        self.samples.iter().map(|sample| u64::from(sample.response_len)).sum()
+    }
 }
 
 /// A drawn group whose samples are not all there yet.
@@ -104,27 +123,89 @@ pub struct Refusal {
     pub num_tokens: u64,
 }
 
-/// What became of the tokens that were generated for one step.
+/// Why a finished group that no filter refused is not trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropReason {
+    /// All its tokens are older than the staleness bound, or their version has left the line.
+    Expired,
+    /// The step was full (fixed order).
+    Surplus,
+}
+
+/// A finished group that is given up; its prompt is drawn again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Step the group was drawn for.
+    pub step: u64,
+    /// Number of the group inside that step.
+    pub group: u32,
+    /// Position of the prompt in the data stream.
+    pub cursor: u64,
+    /// Why.
+    pub reason: DropReason,
+    /// Response tokens thrown away with it; 0 where an earlier step trained them.
+    pub num_tokens: u64,
+}
+
+/// What became of every sampled token, from the manifest before to this one: what that one carried and what was
+/// finished since is `response - reused + refused + expired + surplus + carried`, and `response` is
+/// `trained + masked + untrained`. `replaced` stands beside it: of each group one attempt counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Account {
+    /// Response tokens of groups that were finished and judged since the manifest before.
+    pub finished: u64,
     /// Response tokens of the accepted groups.
     pub response: u64,
     /// Of these: trained.
     pub trained: u64,
     /// Of these: masked for being older than the staleness bound.
     pub masked: u64,
+    /// Of these: never to be trained (their loss mask is 0).
+    pub untrained: u64,
+    /// Of these: trained by an earlier step, too.
+    pub reused: u64,
     /// Response tokens of refused groups.
     pub refused: u64,
     /// Response tokens of groups too old to be trained at all; their prompts are drawn again.
     pub expired: u64,
     /// Response tokens of finished groups thrown away because the step was full (fixed order).
     pub surplus: u64,
-    /// Response tokens of groups kept for later steps.
+    /// Response tokens of groups kept for later steps that no step has trained.
     pub carried: u64,
+    /// Response tokens of attempts that failed, were incomplete or whose version left the line; asked for again.
+    pub replaced: u64,
+}
+
+impl Account {
+    /// Every number with its name.
+    pub fn fates(&self) -> [(&'static str, u64); 11] {
+        [
+            ("finished", self.finished),
+            ("response", self.response),
+            ("trained", self.trained),
+            ("masked", self.masked),
+            ("untrained", self.untrained),
+            ("reused", self.reused),
+            ("refused", self.refused),
+            ("expired", self.expired),
+            ("surplus", self.surplus),
+            ("carried", self.carried),
+            ("replaced", self.replaced),
+        ]
+    }
+
+    /// Tokens that had to find a place: those carried by the manifest before (`carried_before`) and the finished ones,
+    /// and where they are.
+    pub fn balance(&self, carried_before: u64) -> (u64, u64) {
+        let placed = self.response - self.reused + self.refused + self.expired + self.surplus + self.carried;
+        (carried_before + self.finished, placed)
+    }
 }
 
 /// The commit of one step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The step that is committed.
     pub step: u64,
@@ -138,6 +219,9 @@ pub struct Manifest {
     pub groups: Vec<GroupEntry>,
     /// The groups that filters refused since the previous manifest.
     pub refused: Vec<Refusal>,
+    /// Finished groups that were given up since the previous manifest for other reasons.
+    #[serde(default)]
+    pub dropped: Vec<Dropped>,
     /// Accepted groups kept for later steps, in the order of acceptance.
     pub carried: Vec<GroupEntry>,
     /// Drawn groups that were still running.
@@ -177,12 +261,15 @@ impl Manifest {
 
     /// Largest `step - oldest_version` over the trained samples.
     pub fn staleness(&self) -> u64 {
-        let oldest = self
-            .groups
-            .iter()
-            .flat_map(|g| &g.samples)
-            .filter(|s| s.num_trained > 0)
-            .map(|s| s.oldest_version);
-        self.step - oldest.min().unwrap_or(self.step).min(self.step)
+        self.staleness_histogram().last_key_value().map_or(0, |(staleness, _)| *staleness)
+    }
+
+    /// Samples with trained tokens by `step - oldest_version`.
+    pub fn staleness_histogram(&self) -> BTreeMap<u64, u64> {
+        let mut histogram = BTreeMap::new();
+        for sample in self.groups.iter().flat_map(|g| &g.samples).filter(|s| s.num_trained > 0) {
+            *histogram.entry(self.step.saturating_sub(sample.oldest_version)).or_default() += 1;
+        }
+        histogram
     }
 }

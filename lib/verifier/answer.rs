@@ -1,5 +1,8 @@
 //! Which part of a response is the answer.
 
+use crate::math::numeral::{self, Commas};
+use crate::math::rational::show;
+
 /// The part after the last `</think>`; nothing when a `<think>` is never closed, since an unfinished thought is
 /// no answer; the whole response when there is no thought.
 pub fn answer_text(response: &str) -> &str {
@@ -11,6 +14,15 @@ pub fn answer_text(response: &str) -> &str {
         (_, Some(_)) => "",
         (_, None) => response,
     }
+}
+
+/// What a response answers, for counting equal answers: the number in the last box, else the last box as it is, else the
+/// last number, else the whole answer without blanks around it.
+pub fn voted_answer(response: &str) -> String {
+    let answer = answer_text(response);
+    let boxed = last_boxed(answer);
+    let number = numeral::last_in(boxed.unwrap_or(answer), Commas::Thousands);
+    number.map_or_else(|| boxed.unwrap_or(answer).trim().to_owned(), |found| show(&found.value))
 }
 
 /// The content of the last closed `\boxed{...}` (or `\fbox{...}`), braces balanced.
@@ -67,6 +79,18 @@ pub(crate) fn closing_brace(content: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_answers_are_equal_however_they_are_written() {
+        for (response, answer) in [
+            ("so \\boxed{1,000} and 3", "1000"),
+            ("it is 1000.0", "1000"),
+            ("<think>7</think> \\boxed{x} ", "x"),
+            (" yes ", "yes"),
+        ] {
+            assert_eq!(voted_answer(response), answer, "{response}");
+        }
+    }
 
     #[test]
     fn answer_follows_the_closed_thought() {

@@ -20,6 +20,7 @@ mod nested;
 mod number;
 mod options;
 mod process;
+mod program;
 mod question;
 #[cfg(test)]
 mod readme;
@@ -38,12 +39,13 @@ mod test_server;
 mod tournament;
 mod verifier;
 
-pub use answer::answer_text;
+pub use answer::{answer_text, voted_answer};
 pub use catalogue::FAMILIES;
 #[cfg(feature = "fuzzing")]
 pub use code::read_code;
 pub use code::{num_sandbox_restarts, start_sandbox, start_sandbox_with};
 pub use error::{Error, Result};
+pub use program::Program;
 pub use registry::{Family, Form, RewardType, help, list, types};
 pub use reward_set::{Part, RewardSet, Scored};
 pub use row::{Row, Verdict};

@@ -278,6 +278,10 @@ impl Synthetic {
                     versions: vec![VersionRun { version: step, len: self.num_tokens }],
                 })
                 .collect(),
+            priority: 0.0,
+            stratum: String::new(),
+            spare: None,
+            num_uses: 0,
         };
         let manifest = Manifest {
             step,
@@ -286,6 +290,7 @@ impl Synthetic {
             min_version: 0,
             groups: (0..self.num_groups).map(entry).collect(),
             refused: Vec::new(),
+            dropped: Vec::new(),
             carried: Vec::new(),
             outstanding: Vec::new(),
             returned: Vec::new(),

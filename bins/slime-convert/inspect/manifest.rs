@@ -47,16 +47,12 @@ pub fn report(path: &Path, bytes: &[u8]) -> Result<Report, Failure> {
         ("cursor", manifest.cursor.to_string()),
         (
             "tokens",
-            format!(
-                "response {}, trained {}, masked {}, refused {}, expired {}, surplus {}, carried {}",
-                account.response,
-                account.trained,
-                account.masked,
-                account.refused,
-                account.expired,
-                account.surplus,
-                account.carried
-            ),
+            account
+                .fates()
+                .iter()
+                .map(|(fate, tokens)| format!("{fate} {tokens}"))
+                .collect::<Vec<_>>()
+                .join(", "),
         ),
     ];
     let text = format!("{}\n{}", table::facts(&facts), table::table(&rows));

@@ -286,9 +286,10 @@ impl Generator for Remote {
         Ok(completions)
     }
 
-    fn abort(&mut self, id: u64) {
+    /// Servers keep what they have.
+    fn abort(&mut self, id: u64) -> Vec<Completion> {
         if self.on_way.remove(&id).is_none() {
-            return;
+            return Vec::new();
         }
         self.shared.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
         let body = json!({ "rid": self.rid(id) });
@@ -303,6 +304,7 @@ impl Generator for Remote {
                 tracing::debug!("{}: {error}", server.url);
             }
         }
+        Vec::new()
     }
 
     fn num_unfinished(&self) -> usize {

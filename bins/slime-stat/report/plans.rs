@@ -65,7 +65,7 @@ pub const REWARDS: [Plan; 3] = [
 ];
 
 /// What else a step tells, in the order of interest.
-pub const OTHERS: [Plan; 15] = [
+pub const OTHERS: [Plan; 17] = [
     plan(
         "Length of the answers",
         "tokens",
@@ -92,6 +92,26 @@ pub const OTHERS: [Plan; 15] = [
         "groups",
         &[("rollout/zero_std/count_", "all "), ("rollout/dynamic_filter/drop_", "refused: ")],
         "Groups whose answers all have the same reward: too hard, too easy, or refused by the filter.",
+    ),
+    plan(
+        "Staleness",
+        "samples",
+        &[("rollout/staleness/", "versions behind: ")],
+        "How many versions older than the trained policy the oldest trained token of an answer is.",
+    ),
+    plan(
+        "What became of sampled tokens",
+        "tokens",
+        &[
+            ("rollout/tokens/trained", "trained"),
+            ("rollout/tokens/refused", "refused by the filter"),
+            ("rollout/tokens/carried", "kept for later"),
+            ("rollout/tokens/masked", "too old, masked"),
+            ("rollout/tokens/expired", "too old, drawn again"),
+            ("rollout/tokens/surplus", "not needed"),
+            ("rollout/tokens/replaced", "generated again"),
+        ],
+        "What is sampled and not trained was paid for without use, unless it is kept for later.",
     ),
     plan(
         "Entropy",

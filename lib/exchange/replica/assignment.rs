@@ -28,6 +28,9 @@ pub enum Op {
         prompt: serde_json::Value,
         /// The weights.
         place: Option<Physical>,
+        /// A file with its unfinished samples, to be continued.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parts: Option<String>,
     },
     /// Forget it.
     Cancel {
@@ -59,6 +62,7 @@ pub(super) struct Asked {
     pub attempt: u32,
     pub prompt: serde_json::Value,
     pub place: Option<Physical>,
+    pub parts: Option<String>,
 }
 
 /// Assignment files by builder and number: step and path.
@@ -152,11 +156,11 @@ impl<F: Format> Replica<F> {
 
     fn obey(&mut self, op: Op) {
         match op {
-            Op::New { step, group, attempt, prompt, place, .. } => {
+            Op::New { step, group, attempt, prompt, place, parts, .. } => {
                 let is_sealed = self.sealed.contains_key(&((step, group), attempt));
                 let is_older = self.asked.get(&(step, group)).is_some_and(|asked| asked.attempt > attempt);
                 if !is_sealed && !is_older {
-                    self.asked.insert((step, group), Asked { attempt, prompt, place });
+                    self.asked.insert((step, group), Asked { attempt, prompt, place, parts });
                 }
             }
             Op::Cancel { step, group, attempt } => {

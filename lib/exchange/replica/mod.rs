@@ -30,7 +30,7 @@ use crate::{Control, Format, Heartbeat, Lineage, Owner, Result, Store};
 use assignment::Asked;
 pub(crate) use assignment::encode_assignment;
 pub use assignment::{Assignment, Op};
-use segments::{Pending, Sealed, Unwritten, sealed_before};
+use segments::{Pending, Sealed, Unfinished, Unwritten, sealed_before};
 
 /// Beats after which a replica looks at what hardly ever changes: epochs, and assignments in folders that it has left
 /// behind.
@@ -45,6 +45,8 @@ pub struct ReplicaConfig {
     pub max_in_flight: usize,
     /// Free groups (arrival order) go on with newer weights instead of finishing first.
     pub continue_on_newer: bool,
+    /// A drain seals unfinished samples, so that the next start goes on with them (with `continue_on_newer` only).
+    pub keeps_parts: bool,
     /// Age of the first finished group at which a segment is sealed, at the latest.
     pub seal_ms: u64,
     /// Size at which a segment is sealed.
@@ -73,6 +75,8 @@ pub enum ReplicaAction {
         prompt: serde_json::Value,
         /// The loaded version.
         version: u64,
+        /// A file with its unfinished samples, which go on from where they are.
+        parts: Option<String>,
     },
     /// Stop generating a group and forget it.
     Cancel {
@@ -83,6 +87,8 @@ pub enum ReplicaAction {
         /// Attempt.
         attempt: u32,
     },
+    /// Stop generating and hand over what there is: [`Replica::on_unfinished`], once.
+    Surrender,
     /// The run is over or drained.
     Done,
 }
@@ -121,6 +127,8 @@ pub struct Replica<F: Format> {
     pending: BTreeMap<(u64, u64), Pending<F::Row>>,
     sealed: Sealed,
     writing: Option<Unwritten<F::Row>>,
+    /// Unfinished samples of a drain, once they are handed over.
+    unfinished: Option<Unfinished<F::Row>>,
     next_segment: u64,
     loaded: Option<Physical>,
     loading: Option<Physical>,
@@ -159,6 +167,7 @@ impl<F: Format> Replica<F> {
             pending: BTreeMap::new(),
             sealed,
             writing: None,
+            unfinished: None,
             next_segment: 0,
             loaded: None,
             loading: None,
@@ -188,6 +197,20 @@ impl<F: Format> Replica<F> {
         if self.running.get(&(step, group)).is_some_and(|running| running.attempt == attempt) {
             self.finished.push(((step, group), attempt, rows));
         }
+    }
+
+    /// The samples of every group that was running, as far as they are; groups without a token are left out.
+    pub fn on_unfinished(&mut self, groups: Vec<(u64, u32, u32, Vec<F::Row>)>) {
+        let mut unfinished = Unfinished::new();
+        for (step, group, attempt, rows) in groups {
+            if let Some(running) =
+                self.running.get(&(step, group)).filter(|running| running.attempt == attempt)
+            {
+                unfinished.entry((step, running.epoch)).or_default().extend(rows);
+            }
+        }
+        self.running.clear();
+        self.unfinished = Some(unfinished);
     }
 
     /// Ends after sealing what is finished.
@@ -255,9 +278,7 @@ impl<F: Format> Replica<F> {
         self.seal_due(store)?;
         self.cancel_unasked();
         if self.is_draining || control.is_done {
-            if self.pending.is_empty() {
-                self.actions.push(ReplicaAction::Done);
-            }
+            self.end(store)?;
             return Ok(std::mem::take(&mut self.actions));
         }
         self.choose_weights();

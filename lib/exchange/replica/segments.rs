@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use slime_config::paths;
 use slime_record::SampleId;
 
-use super::{GroupId, Replica, ReplicaConfig};
+use super::{GroupId, Replica, ReplicaAction, ReplicaConfig};
 use crate::{Format, Result, SegmentHeader, Store};
 
 /// The segment of each group that is sealed, by attempt; none while it is being filled.
@@ -18,6 +18,9 @@ pub(super) struct Pending<R> {
     rows: Vec<R>,
     groups: Vec<(GroupId, u32)>,
 }
+
+/// Unfinished samples by step and epoch.
+pub(super) type Unfinished<R> = BTreeMap<(u64, u64), Vec<R>>;
 
 /// A complete segment that is not yet under its name.
 #[derive(Debug, Clone)]
@@ -78,6 +81,28 @@ impl<F: Format> Replica<F> {
             self.writing = Some(Unwritten { path, header, rows: pending.rows });
             self.finish_writing(store)?;
         }
+        Ok(())
+    }
+
+    /// Seals what is there, unfinished samples too where they are kept, and ends.
+    pub(super) fn end(&mut self, store: &mut dyn Store) -> Result<()> {
+        if !self.pending.is_empty() {
+            return Ok(());
+        }
+        let keeps = self.config.keeps_parts && self.is_draining;
+        if keeps && self.unfinished.is_none() && !self.running.is_empty() {
+            self.actions.push(ReplicaAction::Surrender);
+            return Ok(());
+        }
+        while let Some(((step, epoch), rows)) = self.unfinished.as_mut().and_then(BTreeMap::pop_first) {
+            let (replica, incarnation) = (self.config.index, self.owner.incarnation);
+            let header = SegmentHeader { step, epoch, replica, incarnation };
+            let path = paths::parts(step, replica, incarnation, self.next_segment);
+            self.next_segment += 1;
+            self.writing = Some(Unwritten { path, header, rows });
+            self.finish_writing(store)?;
+        }
+        self.actions.push(ReplicaAction::Done);
         Ok(())
     }
 

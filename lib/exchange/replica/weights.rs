@@ -80,6 +80,7 @@ impl<F: Format> Replica<F> {
                 attempt: asked.attempt,
                 prompt: asked.prompt.clone(),
                 version: place.version,
+                parts: asked.parts.clone(),
             });
         }
     }

@@ -308,7 +308,8 @@ impl RawFiles for SimFiles {
         let process = self.process;
         self.call(to, true, |world| {
             let Some(entry) = world.names.remove(from) else { return Err(Failure::Pruned) };
-            let is_data = to.contains("/replica-") || to.starts_with("column/");
+            let is_data =
+                ["/replica-", "/parts-"].iter().any(|name| to.contains(name)) || to.starts_with("column/");
             if is_data && !world.names.contains_key(to) && world.is_first_mistake(to) {
                 let bytes = world.inodes[entry.inode].bytes.to_vec();
                 world.inodes[entry.inode].bytes = bytes[..bytes.len() / 2].to_vec().into();

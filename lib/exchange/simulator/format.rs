@@ -3,12 +3,13 @@
 use std::io::Write;
 
 use serde_json::json;
+use slime_record::GroupEntry;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::segment::{from_json, to_json};
 use crate::{
     ColumnDigest, DrawnPrompt, Error, FinishedGroup, Format, Result, SampleDigest, SegmentDigest,
-    SegmentHeader, StepPolicy, Verdict,
+    SegmentHeader, Standing, StepPolicy, Verdict,
 };
 
 /// Segments and columns as JSON.
@@ -44,18 +45,25 @@ impl Format for SimFormat {
 pub(super) struct SimPolicy {
     pub seed: u64,
     pub has_filter: bool,
+    /// What the filter refuses may still fill a step.
+    pub has_fallback: bool,
     pub refuses_all: bool,
 }
 
 impl SimPolicy {
+    /// The second stage, which begins at step 3, has other prompts.
+    pub fn prompt_id(step: u64, cursor: u64) -> String {
+        format!("{}{cursor}", if step < 3 { 'p' } else { 'q' })
+    }
+
     pub fn refuses(&self, prompt_id: &str) -> bool {
         self.has_filter && xxh3_64(format!("{}/{prompt_id}", self.seed).as_bytes()).is_multiple_of(3)
     }
 }
 
 impl StepPolicy for SimPolicy {
-    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>> {
-        let prompt_id = format!("p{cursor}");
+    fn draw(&mut self, step: u64, cursor: u64) -> Result<Option<DrawnPrompt>> {
+        let prompt_id = Self::prompt_id(step, cursor);
         Ok(Some(DrawnPrompt { body: json!(prompt_id), prompt_id }))
     }
 
@@ -65,6 +73,19 @@ impl StepPolicy for SimPolicy {
         if self.refuses_all {
             return Ok(Verdict::Refuse(["zero_std", "too_long"][group.group as usize % 2].into()));
         }
-        Ok(if is_refused { Verdict::Refuse("zero_std".into()) } else { Verdict::Keep })
+        Ok(match (is_refused, self.has_fallback) {
+            (false, _) => Verdict::Keep,
+            (true, false) => Verdict::Refuse("zero_std".into()),
+            (true, true) => Verdict::Spare("zero_std".into()),
+        })
+    }
+
+    fn standing(&mut self, group: &FinishedGroup<'_>) -> Result<Standing> {
+        let number = xxh3_64(group.rows[0].prompt_id.as_bytes());
+        Ok(Standing { priority: (number % 8) as f64, stratum: format!("{}", number % 3) })
+    }
+
+    fn arrange(&mut self, _step: u64, groups: &[&GroupEntry]) -> Result<Vec<usize>> {
+        Ok((0..groups.len()).rev().collect())
     }
 }

@@ -2,11 +2,13 @@
 
 mod files;
 mod format;
+mod ledger;
 mod load;
 mod oracle;
 mod plan;
 mod process;
 mod schedule;
+mod unfinished;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +45,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn ten_thousand_random_schedules_keep_the_properties() {
     let next = AtomicU64::new(seeds().start);
-    let totals: [AtomicU64; 7] = Default::default();
+    let totals: [AtomicU64; 16] = Default::default();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
@@ -54,6 +56,7 @@ fn ten_thousand_random_schedules_keep_the_properties() {
                     }
                     match catch_unwind(AssertUnwindSafe(|| schedule::run_seed(seed, Fault::None))) {
                         Ok(tally) => {
+                            let tokens = tally.tokens;
                             let counts = [
                                 tally.turns,
                                 tally.deaths,
@@ -62,6 +65,15 @@ fn ten_thousand_random_schedules_keep_the_properties() {
                                 tally.stops,
                                 tally.saves,
                                 tally.pauses,
+                                tokens.trained,
+                                tokens.masked,
+                                tokens.refused,
+                                tokens.expired,
+                                tokens.surplus,
+                                tokens.carried,
+                                tokens.reused,
+                                tokens.replaced,
+                                tokens.continued,
                             ];
                             totals.iter().zip(counts).for_each(|(t, c)| {
                                 t.fetch_add(c, Ordering::Relaxed);
@@ -78,13 +90,17 @@ fn ten_thousand_random_schedules_keep_the_properties() {
         }
     });
     let [turns, accidents @ ..] = totals.map(AtomicU64::into_inner);
-    let [deaths, zombies, drains, stops, saves, pauses] = accidents;
+    let [deaths, zombies, drains, stops, saves, pauses, tokens @ ..] = accidents;
     eprintln!(
         "{turns} turns, {deaths} deaths, {zombies} zombies, {drains} drains, {stops} stops of the run, \
-         {saves} checkpoints asked for, {pauses} pauses"
+         {saves} checkpoints asked for, {pauses} pauses; tokens trained, masked, refused, expired, surplus, carried, \
+         trained again, replaced, continued: {tokens:?}"
     );
     let is_short = seeds().count() < 1000;
-    assert!(is_short || accidents.iter().all(|count| *count > 100), "the accidents did not happen");
+    assert!(
+        is_short || accidents.iter().all(|count| *count > 100),
+        "the accidents did not happen, or no token had one of the fates"
+    );
 }
 
 #[test]

@@ -7,7 +7,8 @@ use slime_record::Manifest;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::World;
-use super::format::SimFormat;
+use super::format::{SimFormat, SimPolicy};
+use super::ledger::{Ledger, Totals};
 use super::plan::Plan;
 use crate::{Bytes, Format, Order, Physical};
 
@@ -15,6 +16,7 @@ use crate::{Bytes, Format, Order, Physical};
 #[derive(Default)]
 pub(super) struct Oracle {
     manifests: Vec<(Vec<u8>, Manifest)>,
+    ledger: Ledger,
 }
 
 impl Oracle {
@@ -22,6 +24,7 @@ impl Oracle {
     pub fn watch(&mut self, world: &World) {
         while let Some(bytes) = world.truth(&paths::manifest(self.manifests.len() as u64)) {
             let manifest: Manifest = serde_json::from_slice(&bytes).expect("a committed manifest is whole");
+            self.ledger.enter(world, &manifest);
             self.manifests.push((bytes.to_vec(), manifest));
         }
         for (step, (bytes, _)) in self.manifests.iter().enumerate() {
@@ -29,6 +32,11 @@ impl Oracle {
             let is_same = now.is_some_and(|now| *now == bytes[..]);
             assert!(is_same, "manifest {step} was changed after its commit");
         }
+    }
+
+    /// What became of the tokens of all steps.
+    pub fn totals(&self) -> Totals {
+        self.ledger.totals
     }
 
     pub fn num_committed(&self) -> usize {
@@ -100,38 +108,44 @@ impl Oracle {
         }
     }
 
-    /// At the end every step was consumed, no group or prompt was used twice, and none was lost.
+    /// At the end every step was consumed, no group or prompt was used more often than it may be, and none was lost.
     pub fn check_end(&self, plan: &Plan, consumed: &[u64]) {
         Self::check_consumed(consumed);
         assert_eq!(consumed.len() as u64, plan.builder.num_steps);
-        let (mut groups, mut cursors) = (BTreeSet::new(), BTreeSet::new());
+        let mut uses: BTreeMap<(u64, u32), u32> = BTreeMap::new();
+        let mut cursors = BTreeSet::new();
         for (_, manifest) in &self.manifests {
+            let distinct: BTreeSet<_> = manifest.groups.iter().map(|g| (g.step, g.group)).collect();
+            assert_eq!(distinct.len(), manifest.groups.len(), "a group twice in step {}", manifest.step);
             for group in &manifest.groups {
-                assert!(
-                    groups.insert((group.step, group.group)),
-                    "group {}/{} used twice",
-                    group.step,
-                    group.group
+                let id = (group.step, group.group);
+                let num_uses = uses.entry(id).or_default();
+                assert_eq!(group.num_uses, *num_uses, "uses of group {}/{}", id.0, id.1);
+                *num_uses += 1;
+                assert!(*num_uses <= plan.builder.max_reuse, "group {}/{} used too often", id.0, id.1);
+                let prompt_id = SimPolicy::prompt_id(group.step, group.cursor);
+                assert_eq!(group.prompt_id, prompt_id, "the prompt of another stage");
+                let is_new = cursors.insert(group.cursor);
+                assert!(is_new || *num_uses > 1, "prompt {} used twice", group.cursor);
+                let is_spare = group.spare.is_some();
+                assert_eq!(
+                    plan.policy().refuses(&group.prompt_id),
+                    is_spare,
+                    "a refused group is trained, or one is spared that was not refused"
                 );
-                assert!(cursors.insert(group.cursor), "prompt {} used twice", group.cursor);
-                assert!(!plan.policy().refuses(&group.prompt_id), "a refused group is trained");
             }
             for refusal in &manifest.refused {
                 assert!(cursors.insert(refusal.cursor), "prompt {} used twice", refusal.cursor);
             }
             let mut known = cursors.clone();
             known.extend(manifest.returned.iter().copied());
-            for cursor in
-                manifest.carried.iter().map(|g| g.cursor).chain(manifest.outstanding.iter().map(|d| d.cursor))
-            {
+            let carried =
+                manifest.carried.iter().filter(|group| group.num_uses == 0).map(|group| group.cursor);
+            for cursor in carried.chain(manifest.outstanding.iter().map(|d| d.cursor)) {
                 assert!(known.insert(cursor), "prompt {cursor} is in two places");
             }
             let all: BTreeSet<u64> = (0..manifest.cursor).collect();
             assert_eq!(known, all, "prompts lost or invented by step {}", manifest.step);
-            let sum: u64 =
-                manifest.groups.iter().flat_map(|g| &g.samples).map(|s| u64::from(s.response_len)).sum();
-            assert_eq!(manifest.account.response, sum);
-            assert_eq!(manifest.account.trained + manifest.account.masked, sum);
         }
     }
 }

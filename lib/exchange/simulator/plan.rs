@@ -7,7 +7,7 @@ use super::Fault;
 use super::files::{Chances, VISIBILITY_MS};
 use super::format::SimPolicy;
 use super::process::Role;
-use crate::{BuilderConfig, Order, ReplicaConfig, RewardWorkerConfig, TrainerConfig};
+use crate::{BufferOrder, BuilderConfig, Order, ReplicaConfig, RewardWorkerConfig, TrainerConfig};
 
 /// The settings of one schedule.
 pub(super) struct Plan {
@@ -15,6 +15,8 @@ pub(super) struct Plan {
     pub fault: Fault,
     /// The filter refuses every group.
     pub refuses_all: bool,
+    /// What the filter refuses may still fill a step.
+    has_fallback: bool,
     pub builder: BuilderConfig,
     pub trainer: TrainerConfig,
     num_workers: u32,
@@ -38,6 +40,16 @@ impl Plan {
         let num_replicas = rng.random_range(1..=3);
         let num_steps = rng.random_range(4..=7);
         let eval_interval = [0, 2][rng.random_range(0..2)];
+        let eval_at_start = rng.random_bool(0.5);
+        let buffer_order = match rng.random_range(0..8) {
+            _ if !is_arrival => BufferOrder::Fifo,
+            0 => BufferOrder::Newest,
+            1 => BufferOrder::Priority,
+            2 => BufferOrder::Stratified,
+            3 => BufferOrder::Policy,
+            _ => BufferOrder::Fifo,
+        };
+        let has_fallback = rng.random_bool(0.3);
         let builder = BuilderConfig {
             max_staleness,
             publish_interval,
@@ -45,6 +57,8 @@ impl Plan {
             num_groups: 2,
             num_samples: Self::NUM_SAMPLES,
             over_sampling: rng.random_range(2..=4),
+            buffer_order,
+            max_reuse: if is_arrival { rng.random_range(1..=3) } else { 1 },
             max_groups: 60,
             has_filter,
             num_steps,
@@ -54,6 +68,7 @@ impl Plan {
             beat_ms: 20,
             columns: vec!["reward".into()],
             eval_interval,
+            eval_at_start,
         };
         let trainer = TrainerConfig {
             num_steps,
@@ -65,6 +80,7 @@ impl Plan {
             resume: None,
             visibility_ms: 2 * VISIBILITY_MS,
             eval_interval,
+            eval_at_start,
             num_replicas,
             beat_ms: 20,
         };
@@ -84,6 +100,7 @@ impl Plan {
             seed,
             fault,
             refuses_all: false,
+            has_fallback,
             builder,
             trainer,
             num_workers,
@@ -133,7 +150,12 @@ impl Plan {
     }
 
     pub fn policy(&self) -> SimPolicy {
-        SimPolicy { seed: self.seed, has_filter: self.builder.has_filter, refuses_all: self.refuses_all }
+        SimPolicy {
+            seed: self.seed,
+            has_filter: self.builder.has_filter,
+            has_fallback: self.has_fallback,
+            refuses_all: self.refuses_all,
+        }
     }
 
     pub fn replica(&self, index: u32) -> ReplicaConfig {
@@ -141,6 +163,7 @@ impl Plan {
             index,
             max_in_flight: self.builder.max_in_flight.max(3),
             continue_on_newer: self.continue_on_newer,
+            keeps_parts: self.continue_on_newer && self.builder.order == Order::Arrival,
             seal_ms: 10.max(self.pace * 16 / 10),
             seal_bytes: if self.pace > 1 { 64 << 20 } else { 6 },
             beat_ms: self.builder.beat_ms,

@@ -12,6 +12,7 @@ use super::files::{SimFiles, Stop, VISIBILITY_MS, World};
 use super::format::SimFormat;
 use super::oracle::Oracle;
 use super::plan::Plan;
+use super::unfinished::Before;
 use crate::{
     BuilderAction, ColumnRow, Error, Format, Physical, Replica, ReplicaAction, Result, RewardAction,
     RewardWorker, SampleDigest, SealedStore, StepBuilder, Store, Trainer, TrainerAction,
@@ -50,6 +51,7 @@ enum Work {
         attempt: u32,
         prompt: String,
         version: u64,
+        before: Before,
     },
     Scored(String, Vec<ColumnRow>),
 }
@@ -273,16 +275,21 @@ impl Process {
                     replica.on_load_failed();
                 }
             }
-            (Machine::Replica(replica), Work::Generated { step, group, attempt, prompt, version }) => {
+            (
+                Machine::Replica(replica),
+                Work::Generated { step, group, attempt, prompt, version, before },
+            ) => {
                 let newer = self.engine.map(|place| place.version).filter(|now| *now != version);
                 let rows = (0..Plan::NUM_SAMPLES).map(|index| {
-                    let mut trained = vec![VersionRun { version, len: 3 }];
+                    let mut trained = before.of(index);
+                    trained.push(VersionRun { version, len: 3 });
                     trained.extend(newer.map(|version| VersionRun { version, len: 2 }));
                     SampleDigest {
-                        id: SampleId { step, group, index, attempt, part: 0 },
+                        id: SampleId { step, group, index, attempt, part: before.part },
                         prompt_id: prompt.clone(),
                         tokens_hash: xxh3_64(format!("{step}/{group}/{index}").as_bytes()),
-                        response_len: trained.iter().map(|run| run.len).sum(),
+                        // One token that is never trained.
+                        response_len: 1 + trained.iter().map(|run| run.len).sum::<u32>(),
                         trained,
                         failed: world.borrow_mut().rng.random_ratio(1, 100),
                     }
@@ -347,21 +354,27 @@ impl Process {
                 }
             }
             Machine::Replica(replica) => {
+                let mut is_surrendered = false;
                 for action in replica.poll(&mut self.store)? {
                     self.num_events += 1;
                     match action {
                         ReplicaAction::Load { place } => add(&mut self.works, 20, Work::Swap(place)),
-                        ReplicaAction::Generate { step, group, attempt, prompt, version } => {
+                        ReplicaAction::Generate { step, group, attempt, prompt, version, parts } => {
                             let prompt = prompt.as_str().unwrap_or_default().to_owned();
-                            let work = Work::Generated { step, group, attempt, prompt, version };
+                            let before = Before::read(&mut self.store, parts, (step, group));
+                            let work = Work::Generated { step, group, attempt, prompt, version, before };
                             add(&mut self.works, 60, work);
                         }
                         ReplicaAction::Cancel { step, group, attempt } => self.works.retain(|(_, work)| {
                             !matches!(work, Work::Generated { step: s, group: g, attempt: a, .. }
                                 if (*s, *g, *a) == (step, group, attempt))
                         }),
+                        ReplicaAction::Surrender => is_surrendered = true,
                         ReplicaAction::Done => is_done = true,
                     }
+                }
+                if is_surrendered {
+                    replica.on_unfinished(unfinished(&mut self.works));
                 }
             }
             Machine::Reward(worker) => {
@@ -387,6 +400,18 @@ impl Process {
         }
         Ok(is_done)
     }
+}
+
+/// What a replica has under way, with a token more for each sample; all other work is lost.
+fn unfinished(works: &mut Vec<(u64, Work)>) -> Vec<(u64, u32, u32, Vec<SampleDigest>)> {
+    let groups = works.drain(..).filter_map(|(_, work)| match work {
+        Work::Generated { step, group, attempt, prompt, version, before } => {
+            let id = SampleId { step, group, attempt, ..SampleId::default() };
+            Some((step, group, attempt, before.one_more(id, &prompt, version)))
+        }
+        _ => None,
+    });
+    groups.collect()
 }
 
 /// Errors after which an owner is simply started again.

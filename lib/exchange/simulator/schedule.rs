@@ -8,6 +8,7 @@ use slime_config::paths;
 
 use super::Fault;
 use super::files::{Chances, World};
+use super::ledger::Totals;
 use super::oracle::Oracle;
 use super::plan::Plan;
 use super::process::{Process, Role, Turn};
@@ -30,6 +31,8 @@ pub(super) struct Tally {
     pub saves: u64,
     /// Pauses.
     pub pauses: u64,
+    /// What became of the tokens.
+    pub tokens: Totals,
 }
 
 /// Runs the schedule of a seed, which nothing may stop.
@@ -72,6 +75,7 @@ pub(super) fn run(plan: &Plan) -> Result<Tally> {
         run.oracle.num_committed(),
         plan.builder.num_steps
     );
+    run.tally.tokens = run.oracle.totals();
     Ok(run.tally)
 }
 

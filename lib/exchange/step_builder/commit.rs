@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slime_record::{Account, Draw, GroupEntry, Manifest, Refusal, VersionRun};
+use slime_record::{
+    Account, Draw, DropReason, Dropped, GroupEntry, Manifest, Refusal, SampleEntry, VersionRun,
+};
 
-use super::{GroupId, Order, State, StepBuilder, StepPolicy};
+use super::buffer::Taken;
+use super::{Group, GroupId, Order, State, StepBuilder, StepPolicy};
 use crate::segment::to_json;
 use crate::{Commit, Format, Result, Store};
 use slime_config::paths;
@@ -17,7 +20,7 @@ impl<F: Format> StepBuilder<F> {
             if self.config.order == Order::Arrival {
                 self.expire();
             }
-            if self.take().is_none() {
+            if self.take(policy)?.is_none() {
                 return Ok(());
             }
             self.owner.check(store)?;
@@ -25,7 +28,7 @@ impl<F: Format> StepBuilder<F> {
             if self.config.order == Order::Arrival {
                 self.expire();
             }
-            let Some(taken) = self.take() else { return Ok(()) };
+            let Some(taken) = self.take(policy)? else { return Ok(()) };
             let manifest = self.manifest(&taken);
             if store.commit(&paths::manifest(self.step), &to_json(&manifest))? == Commit::Lost {
                 return Ok(());
@@ -35,123 +38,91 @@ impl<F: Format> StepBuilder<F> {
         Ok(())
     }
 
-    fn min_version(&self) -> u64 {
-        #[cfg(test)]
-        if self.owner.fault == crate::simulator::Fault::IgnoreStaleness {
-            return 0;
-        }
-        self.step.saturating_sub(self.config.max_staleness)
-    }
-
-    /// The groups of the step in training order; none while it lacks some.
-    fn take(&self) -> Option<Vec<GroupId>> {
-        let mut taken = Vec::new();
-        match self.config.order {
-            Order::Arrival => taken.extend(self.accepted.iter().take(self.config.num_groups)),
-            Order::Fixed => {
-                let groups = self.groups.range((self.step, 0)..=(self.step, u32::MAX));
-                for (number, (id, group)) in (0..).zip(groups) {
-                    // A group may be missing until a restarted builder draws it again.
-                    if id.1 != number {
-                        return None;
-                    }
-                    match group.state {
-                        State::Waiting => return None,
-                        State::Accepted(_) => taken.push(*id),
-                        State::Refused { .. } => {}
-                    }
-                    if taken.len() == self.config.num_groups {
-                        break;
-                    }
-                }
-            }
-        }
-        (taken.len() == self.config.num_groups).then_some(taken)
-    }
-
-    /// Gives up accepted groups that have left the line or have no token young enough; their prompts are drawn again.
-    fn expire(&mut self) {
+    fn manifest(&self, taken: &Taken) -> Manifest {
         let min_version = self.min_version();
-        let is_dead = |id: &GroupId| match &self.groups[id].state {
-            State::Accepted(entry) => {
-                let mut runs = entry.samples.iter().flat_map(|sample| &sample.versions);
-                let is_void =
-                    runs.clone().any(|run| !self.lineage.is_valid(run.version, entry.segment.epoch));
-                is_void || runs.all(|run| run.version < min_version)
-            }
-            _ => false,
+        let is_taken: BTreeSet<GroupId> = taken.groups.iter().copied().collect();
+        let groups: Vec<GroupEntry> = taken
+            .groups
+            .iter()
+            .filter_map(|id| self.entry(*id))
+            .map(|entry| masked(entry, min_version))
+            .collect();
+        let fate = match taken.last {
+            Some(last) => self.decided_until(last, &is_taken),
+            None => self.decided(&is_taken, min_version),
         };
-        let dead: Vec<GroupId> = self.accepted.iter().filter(|id| is_dead(id)).copied().collect();
-        for id in dead {
-            if let State::Accepted(entry) = &self.groups[&id].state {
-                self.num_expired_tokens += num_tokens(entry);
-            }
-            let group = &self.groups[&id];
-            if group.cursor < self.cursor {
-                self.returned.insert(group.cursor);
-            }
-            let next = self.next_group.entry(id.0).or_default();
-            *next = (*next).max(id.1 + 1);
-            self.forget(id);
-        }
-    }
-
-    fn manifest(&self, taken: &[GroupId]) -> Manifest {
-        let min_version = self.min_version();
-        let is_taken: BTreeSet<GroupId> = taken.iter().copied().collect();
-        let entry = |id: &GroupId| match &self.groups[id].state {
-            State::Accepted(entry) => Some(masked(entry, min_version)),
-            _ => None,
-        };
-        let groups: Vec<GroupEntry> = taken.iter().filter_map(entry).collect();
-        let is_fixed = self.config.order == Order::Fixed;
-        // In fixed order what lies behind the last taken group never was: the next step draws its prompts.
-        let last = if is_fixed { taken.last().copied() } else { None };
-        let is_past = |id: &GroupId| last.is_none_or(|last| *id <= last);
-        let refused: Vec<Refusal> =
-            self.groups.iter().filter(|(id, _)| is_past(id)).filter_map(refusal).collect();
-        let carried: Vec<GroupEntry> = if is_fixed {
-            Vec::new()
-        } else {
-            self.accepted.iter().filter(|id| !is_taken.contains(id)).filter_map(entry).collect()
-        };
-        let waiting = |(id, group): (&GroupId, &super::Group)| {
-            matches!(group.state, State::Waiting).then(|| Draw {
-                step: id.0,
-                group: id.1,
-                cursor: group.cursor,
-                attempt: group.attempt,
-            })
-        };
-        let outstanding =
-            if is_fixed { Vec::new() } else { self.groups.iter().filter_map(waiting).collect() };
-        let surplus = self.groups.iter().filter(|(id, _)| is_fixed && id.0 == self.step && !is_past(id));
-        let surplus = surplus.filter_map(|(id, _)| entry(id)).map(|entry| num_tokens(&entry)).sum();
-        let samples = || groups.iter().flat_map(|group| &group.samples);
-        let account = Account {
-            response: groups.iter().map(num_tokens).sum(),
-            trained: samples().map(|sample| u64::from(sample.num_trained)).sum(),
-            masked: samples().map(|sample| u64::from(sample.num_masked)).sum(),
-            refused: refused.iter().map(|refusal| refusal.num_tokens).sum(),
-            expired: self.num_expired_tokens,
-            surplus,
-            carried: carried.iter().map(num_tokens).sum(),
-        };
-        let (cursor, returned, next_group) = self.position_after(last);
+        let account = account(&groups, &fate, self.num_replaced_tokens);
+        let (cursor, returned, next_group) = self.position_after(taken.last);
         Manifest {
             step: self.step,
             builder: self.owner.incarnation,
             epoch: self.lineage.living().unwrap_or(0),
             min_version,
             groups,
-            refused,
-            carried,
-            outstanding,
+            refused: fate.refused,
+            dropped: fate.dropped,
+            carried: fate.carried,
+            outstanding: fate.outstanding,
             returned,
             next_group,
             cursor,
             account,
         }
+    }
+
+    /// Fixed order: what lies behind the last decided group never was, and the next step draws its prompts.
+    fn decided_until(&self, last: GroupId, is_taken: &BTreeSet<GroupId>) -> Fate {
+        let mut fate = Fate::default();
+        for (id, group) in self.groups.range((self.step, 0)..=(self.step, u32::MAX)) {
+            let Some(num_tokens) = group.num_tokens() else { continue };
+            fate.num_finished_tokens += num_tokens;
+            match &group.state {
+                _ if is_taken.contains(id) => {}
+                _ if *id <= last => fate.refused.extend(group.refusal(*id)),
+                _ => fate.dropped.push(Dropped {
+                    step: id.0,
+                    group: id.1,
+                    cursor: group.cursor,
+                    reason: DropReason::Surplus,
+                    num_tokens,
+                }),
+            }
+        }
+        fate
+    }
+
+    /// Arrival order: what is finished and not taken is carried, and what runs goes on.
+    fn decided(&self, is_taken: &BTreeSet<GroupId>, min_version: u64) -> Fate {
+        let expired = self.expired.iter();
+        let mut fate = Fate {
+            dropped: expired.clone().map(|(dropped, _)| dropped.clone()).collect(),
+            num_finished_tokens: expired.map(|(_, num_new)| num_new).sum(),
+            ..Fate::default()
+        };
+        for (id, group) in &self.groups {
+            match group.num_tokens() {
+                None => fate.outstanding.push(Draw {
+                    step: id.0,
+                    group: id.1,
+                    cursor: group.cursor,
+                    attempt: group.attempt,
+                }),
+                Some(num_tokens) if !group.is_counted => fate.num_finished_tokens += num_tokens,
+                Some(_) => {}
+            }
+            if matches!(group.state, State::Refused { .. }) {
+                fate.refused.extend(group.refusal(*id));
+            }
+        }
+        let entries = |is_wanted: bool| {
+            let ids = self.accepted.iter().filter(move |id| is_taken.contains(id) == is_wanted);
+            ids.filter_map(|id| self.entry(*id)).map(|entry| masked(entry, min_version))
+        };
+        fate.carried = entries(false).collect();
+        // What may be trained again stands behind what never was.
+        let again = entries(true).map(|entry| GroupEntry { num_uses: entry.num_uses + 1, ..entry });
+        fate.carried.extend(again.filter(|entry| entry.num_uses < self.config.max_reuse));
+        fate
     }
 
     /// Cursor, positions to draw again and next group numbers once the step is committed.
@@ -173,19 +144,60 @@ impl<F: Format> StepBuilder<F> {
     }
 }
 
-fn refusal((id, group): (&GroupId, &super::Group)) -> Option<Refusal> {
-    let State::Refused { reason, num_tokens } = &group.state else { return None };
-    Some(Refusal {
-        step: id.0,
-        group: id.1,
-        cursor: group.cursor,
-        reason: reason.clone(),
-        num_tokens: *num_tokens,
-    })
+/// What becomes of the groups that a step does not train.
+#[derive(Default)]
+struct Fate {
+    refused: Vec<Refusal>,
+    dropped: Vec<Dropped>,
+    carried: Vec<GroupEntry>,
+    outstanding: Vec<Draw>,
+    num_finished_tokens: u64,
 }
 
-fn num_tokens(entry: &GroupEntry) -> u64 {
-    entry.samples.iter().map(|sample| u64::from(sample.response_len)).sum()
+impl Group {
+    /// Response tokens, once it is judged.
+    fn num_tokens(&self) -> Option<u64> {
+        match &self.state {
+            State::Waiting => None,
+            State::Accepted(entry) => Some(entry.num_tokens()),
+            State::Refused { num_tokens, .. } => Some(*num_tokens),
+        }
+    }
+
+    /// What a manifest says of it when it is refused, by the filter or as a spare that no step needed.
+    fn refusal(&self, id: GroupId) -> Option<Refusal> {
+        let reason = match &self.state {
+            State::Waiting => return None,
+            State::Accepted(entry) => entry.spare.clone()?,
+            State::Refused { reason, .. } => reason.clone(),
+        };
+        let num_tokens = self.num_tokens()?;
+        Some(Refusal { step: id.0, group: id.1, cursor: self.cursor, reason, num_tokens })
+    }
+}
+
+fn account(groups: &[GroupEntry], fate: &Fate, replaced: u64) -> Account {
+    let sum = |of: fn(&SampleEntry) -> u32| -> u64 {
+        groups.iter().flat_map(|group| &group.samples).map(|sample| u64::from(of(sample))).sum()
+    };
+    let (response, trained, masked) =
+        (sum(|s| s.response_len), sum(|s| s.num_trained), sum(|s| s.num_masked));
+    let dropped = |reason| -> u64 {
+        fate.dropped.iter().filter(|d| d.reason == reason).map(|dropped| dropped.num_tokens).sum()
+    };
+    Account {
+        finished: fate.num_finished_tokens,
+        response,
+        trained,
+        masked,
+        untrained: response - trained - masked,
+        reused: groups.iter().filter(|group| group.num_uses > 0).map(GroupEntry::num_tokens).sum(),
+        refused: fate.refused.iter().map(|refusal| refusal.num_tokens).sum(),
+        expired: dropped(DropReason::Expired),
+        surplus: dropped(DropReason::Surplus),
+        carried: fate.carried.iter().filter(|group| group.num_uses == 0).map(GroupEntry::num_tokens).sum(),
+        replaced,
+    }
 }
 
 /// The entry with the counts that hold when tokens older than `min_version` are masked.

@@ -144,7 +144,7 @@ impl<F: Format> StepBuilder<F> {
             num_held[index] += 1;
             group.replica = Some(index as u32);
             group.place = place;
-            let op = new_op(id, group);
+            let op = self.new_op(id);
             self.replicas[index].ops.push(op);
         }
     }
@@ -169,13 +169,13 @@ impl<F: Format> StepBuilder<F> {
             self.owner.check(store)?;
         }
         for index in 0..self.config.num_replicas {
-            let held = self.held_by(index);
+            let held: Vec<Op> = self.held_by(index).into_iter().map(|id| self.new_op(id)).collect();
             let view = &mut self.replicas[index as usize];
             if view.writing.is_none() && (!view.ops.is_empty() || view.needs_reset) {
                 let mut ops = std::mem::take(&mut view.ops);
                 if view.needs_reset {
                     let broken = view.broken.iter().cloned().map(|segment| Op::Broken { segment });
-                    ops = broken.chain(held.iter().map(|id| new_op(*id, &self.groups[id]))).collect();
+                    ops = broken.chain(held).collect();
                 }
                 let path = paths::assignment(self.step, index, self.owner.incarnation, view.next_seq);
                 view.writing = Some((path, encode_assignment(view.needs_reset, ops)));
@@ -189,16 +189,5 @@ impl<F: Format> StepBuilder<F> {
             }
         }
         Ok(())
-    }
-}
-
-fn new_op(id: GroupId, group: &super::Group) -> Op {
-    Op::New {
-        step: id.0,
-        group: id.1,
-        attempt: group.attempt,
-        cursor: group.cursor,
-        prompt: group.prompt.body.clone(),
-        place: group.place,
     }
 }

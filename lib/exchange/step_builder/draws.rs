@@ -56,12 +56,12 @@ impl<F: Format> StepBuilder<F> {
         for draw in &manifest.outstanding {
             let id = (draw.step, draw.group);
             if self.groups.get(&id).is_none_or(|group| group.cursor != draw.cursor) {
-                outstanding.push((id, draw.clone(), Self::prompt_at(policy, draw.cursor)?));
+                outstanding.push((id, draw.clone(), Self::prompt_at(policy, draw.step, draw.cursor)?));
             }
         }
         let mut carried = Vec::new();
         for entry in &manifest.carried {
-            carried.push((entry.clone(), Self::prompt_at(policy, entry.cursor)?));
+            carried.push((entry.clone(), Self::prompt_at(policy, entry.step, entry.cursor)?));
         }
         self.step = manifest.step + 1;
         self.cursor = manifest.cursor;
@@ -85,6 +85,7 @@ impl<F: Format> StepBuilder<F> {
             let id = (entry.step, entry.group);
             self.accepted.push(id);
             let group = Group {
+                is_counted: true,
                 cursor: entry.cursor,
                 prompt,
                 attempt: entry.attempt,
@@ -96,7 +97,8 @@ impl<F: Format> StepBuilder<F> {
         }
         let carried: BTreeSet<GroupId> = self.accepted.iter().copied().collect();
         self.accepted.extend(own.into_iter().filter(|id| !carried.contains(id)));
-        self.num_expired_tokens = 0;
+        self.expired.clear();
+        self.num_replaced_tokens = 0;
         self.forget_old_segments();
         self.actions.push(BuilderAction::Committed { manifest: Box::new(manifest) });
         Ok(())
@@ -117,6 +119,7 @@ impl<F: Format> StepBuilder<F> {
 
     fn insert_draw(&mut self, id: GroupId, draw: &Draw, prompt: DrawnPrompt) {
         let group = Group {
+            is_counted: false,
             cursor: draw.cursor,
             prompt,
             attempt: draw.attempt,
@@ -180,7 +183,7 @@ impl<F: Format> StepBuilder<F> {
             {
                 return Ok(());
             }
-            let prompt = Self::prompt_at(policy, asked.cursor)?;
+            let prompt = Self::prompt_at(policy, id.0, asked.cursor)?;
             let draw = Draw { step: id.0, group: id.1, cursor: asked.cursor, attempt: asked.attempt };
             self.insert_draw(id, &draw, prompt);
         }
@@ -200,8 +203,8 @@ impl<F: Format> StepBuilder<F> {
         self.cursor + (id.0 - self.step) * self.config.num_groups as u64 + u64::from(id.1)
     }
 
-    fn prompt_at(policy: &mut dyn StepPolicy, cursor: u64) -> Result<DrawnPrompt> {
-        policy.draw(cursor)?.ok_or(Error::PromptsEnded { cursor })
+    fn prompt_at(policy: &mut dyn StepPolicy, step: u64, cursor: u64) -> Result<DrawnPrompt> {
+        policy.draw(step, cursor)?.ok_or(Error::PromptsEnded { cursor })
     }
 
     /// Draws what the open steps lack.
@@ -217,7 +220,7 @@ impl<F: Format> StepBuilder<F> {
                     Order::Fixed => self.fixed_cursor(id),
                     Order::Arrival => self.next_cursor(),
                 };
-                let prompt = Self::prompt_at(policy, cursor)?;
+                let prompt = Self::prompt_at(policy, id.0, cursor)?;
                 self.insert_draw(id, &Draw { step: id.0, group: id.1, cursor, attempt: 0 }, prompt);
             }
         }
@@ -239,10 +242,13 @@ impl<F: Format> StepBuilder<F> {
             Order::Fixed => (of_step().filter(|(_, group)| is_live(group)).count(), self.config.num_groups),
             Order::Arrival => {
                 let live = self.groups.range(..=(step, u32::MAX)).filter(|(_, group)| is_live(group)).count();
-                (live, self.config.num_groups * (step - self.step + 1) as usize)
+                let num_more = self.config.num_groups * (step - self.step) as usize;
+                (live, self.config.over_sampling + num_more)
             }
         };
-        let is_first = num_drawn < self.config.over_sampling as u32 && self.config.has_filter;
+        let is_first = self.config.order == Order::Fixed
+            && self.config.has_filter
+            && num_drawn < self.config.over_sampling as u32;
         let is_wanted = num_live < num_wanted || (is_first && step == self.step);
         (is_wanted && (self.config.order == Order::Arrival || next < self.config.max_groups))
             .then_some((step, next))

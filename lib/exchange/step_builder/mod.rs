@@ -18,117 +18,34 @@
 //! Its durable state is the chain of manifests plus the assignment files: a restarted builder, and one that finds a
 //! step committed by another incarnation, continue from them.
 
+mod buffer;
 mod commit;
 mod dispatch;
 mod draws;
+mod judge;
+mod parts;
+mod policy;
 mod scan;
+mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-use slime_record::{GroupEntry, Manifest};
+use slime_record::{Dropped, GroupEntry, Manifest};
 
 use crate::evaluations::Evaluations;
 use crate::owner::Heartbeats;
 use crate::steps::open_steps;
 use crate::{Control, Format, Heartbeat, Lineage, Owner, Result, Store};
 use dispatch::ReplicaView;
+use parts::Parts;
+pub use policy::{DrawnPrompt, FinishedGroup, Standing, StepPolicy, Verdict};
 use scan::{Found, SegmentColumns};
+pub use settings::{BufferOrder, BuilderConfig, Order};
 use slime_config::paths::{self, BUILDER, Physical};
 
 /// Beats after which the builder looks at what hardly ever changes or is not needed yet: epochs, and in fixed order the
 /// samples of later steps.
 const RARE_BEATS: u64 = 5;
-
-/// How groups are accepted into steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// A step is its own groups, in group order, all generated with version v(k).
-    Fixed,
-    /// A step is the first accepted groups of the open steps; surplus groups are carried.
-    Arrival,
-}
-
-/// Settings of the step builder.
-#[derive(Debug, Clone)]
-pub struct BuilderConfig {
-    /// Bound s on `step - oldest trained version`.
-    pub max_staleness: u64,
-    /// Versions are published when this u divides them.
-    pub publish_interval: u64,
-    /// How groups are accepted.
-    pub order: Order,
-    /// Groups a step is made of.
-    pub num_groups: usize,
-    /// Samples of a group.
-    pub num_samples: u32,
-    /// Groups drawn at once for a step (at least `num_groups`).
-    pub over_sampling: usize,
-    /// Groups a step may draw before it fails.
-    pub max_groups: u32,
-    /// Whether the policy may refuse groups; without filters several fixed steps may be open.
-    pub has_filter: bool,
-    /// Steps of the run.
-    pub num_steps: u64,
-    /// Replicas that may exist: 0..n.
-    pub num_replicas: u32,
-    /// Groups one replica holds at most.
-    pub max_in_flight: usize,
-    /// Silence after which a replica loses its groups.
-    pub lease_ms: u64,
-    /// Time between heartbeats.
-    pub beat_ms: u64,
-    /// Columns that must be joined before a group is judged, for example `reward`.
-    pub columns: Vec<String>,
-    /// Versions divisible by this are evaluated, and the last one; 0: none.
-    pub eval_interval: u64,
-}
-
-impl BuilderConfig {
-    /// v(k): the version all groups of step k are generated with in fixed order.
-    pub fn version_of(&self, step: u64) -> u64 {
-        step.saturating_sub(self.max_staleness).div_ceil(self.publish_interval) * self.publish_interval
-    }
-}
-
-/// A prompt as the data source gives it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DrawnPrompt {
-    /// Identity of the prompt.
-    pub prompt_id: String,
-    /// What the replica needs to generate from it.
-    pub body: Value,
-}
-
-/// A finished group with its columns, as a filter sees it.
-#[derive(Debug)]
-pub struct FinishedGroup<'a> {
-    /// Step it was drawn for.
-    pub step: u64,
-    /// Number inside the step.
-    pub group: u32,
-    /// The samples.
-    pub rows: &'a [crate::SampleDigest],
-    /// Values per column, one for each sample.
-    pub columns: &'a BTreeMap<String, Vec<f32>>,
-}
-
-/// What a filter says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// Train it.
-    Keep,
-    /// Do not, for this reason.
-    Refuse(String),
-}
-
-/// The open choices of the step builder; both are pure functions, since a restarted builder asks again.
-pub trait StepPolicy {
-    /// The prompt at a position of the data stream; none when the data ended.
-    fn draw(&mut self, cursor: u64) -> Result<Option<DrawnPrompt>>;
-    /// The dynamic filter.
-    fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict>;
-}
 
 /// What the driver shall do or know.
 #[derive(Debug, Clone, PartialEq)]
@@ -158,6 +75,8 @@ enum State {
 
 #[derive(Debug, Clone)]
 struct Group {
+    /// A manifest has counted its tokens among those carried.
+    is_counted: bool,
     cursor: u64,
     prompt: DrawnPrompt,
     attempt: u32,
@@ -185,8 +104,12 @@ pub struct StepBuilder<F: Format> {
     groups: BTreeMap<GroupId, Group>,
     /// Accepted groups in the order of acceptance.
     accepted: Vec<GroupId>,
-    num_expired_tokens: u64,
+    /// Given up since the last manifest, and the tokens of those that no manifest has counted.
+    expired: Vec<(Dropped, u64)>,
+    num_replaced_tokens: u64,
     found: BTreeMap<GroupId, Vec<Found>>,
+    /// Unfinished samples that a drained replica left.
+    parts: BTreeMap<GroupId, Parts>,
     seen_segments: BTreeSet<String>,
     seen_columns: BTreeSet<String>,
     columns: BTreeMap<String, SegmentColumns>,
@@ -218,7 +141,7 @@ impl<F: Format> StepBuilder<F> {
             beat: Heartbeat::of(owner.incarnation),
             replicas: (0..config.num_replicas).map(|_| ReplicaView::new(now_ms)).collect(),
             heartbeats: Heartbeats::new(),
-            evaluations: Evaluations::new(config.eval_interval, config.num_steps),
+            evaluations: Evaluations::new(config.eval_interval, config.num_steps, config.eval_at_start),
             config,
             format,
             owner,
@@ -232,8 +155,10 @@ impl<F: Format> StepBuilder<F> {
             next_group: BTreeMap::new(),
             groups: BTreeMap::new(),
             accepted: Vec::new(),
-            num_expired_tokens: 0,
+            expired: Vec::new(),
+            num_replaced_tokens: 0,
             found: BTreeMap::new(),
+            parts: BTreeMap::new(),
             seen_segments: BTreeSet::new(),
             seen_columns: BTreeSet::new(),
             columns: BTreeMap::new(),

@@ -102,6 +102,7 @@ mod tests {
             resume: None,
             visibility_ms: 0,
             eval_interval: 0,
+            eval_at_start: false,
             num_replicas: 0,
             beat_ms: 1,
         }

@@ -60,6 +60,8 @@ pub struct TrainerConfig {
     pub visibility_ms: u64,
     /// As the step builder's: the run is done after the last evaluation.
     pub eval_interval: u64,
+    /// Whether version 0 is evaluated, too.
+    pub eval_at_start: bool,
     /// Number of replicas whose acknowledged versions are kept.
     pub num_replicas: u32,
     /// Time between heartbeats.
@@ -188,7 +190,7 @@ impl Trainer {
                 completed: Vec::new(),
                 next_prune_ms: 0,
                 held: Heartbeats::new(),
-                evaluations: Evaluations::new(config.eval_interval, config.num_steps),
+                evaluations: Evaluations::new(config.eval_interval, config.num_steps, config.eval_at_start),
                 oldest_steps: BTreeMap::new(),
                 first_step: 0,
                 wants_save: false,
