@@ -64,8 +64,8 @@ fn letters(tokens: &[u32]) -> String {
     tokens.iter().map(|&t| char::from(b'A' + t as u8)).collect()
 }
 
-fn drafting(config: EngineConfig, num_draft_tokens: usize) -> EngineConfig {
-    EngineConfig { num_draft_tokens, ..config }
+fn drafting(config: &EngineConfig, num_draft_tokens: usize) -> EngineConfig {
+    EngineConfig { num_draft_tokens, ..config.clone() }
 }
 
 fn run<M: ForwardModel>(engine: &mut Engine<M>, requests: &[Request]) -> Vec<Completion> {
@@ -96,7 +96,7 @@ fn wrong_guesses_leave_no_trace() {
     for (num_blocks, max_num_seqs, max_batch_tokens) in
         [(400, 18, 500), (400, 18, 20), (40, 6, 64), (16, 4, 7)]
     {
-        let config = drafting(config(num_blocks, max_num_seqs, max_batch_tokens), 5);
+        let config = drafting(&config(num_blocks, max_num_seqs, max_batch_tokens), 5);
         let mut engine = Engine::new(NaiveModel::default(), Arc::new(letters), &config, 0).unwrap();
         assert_matches_reference(&requests, &run(&mut engine, &requests));
         let drafting = engine.usage().drafting;
@@ -112,7 +112,7 @@ fn repeating(num_draft_tokens: usize, temperature: f64) -> (Vec<Completion>, Usa
         request.params.keeps_ids = true;
         request.params.top_k = 6;
     }
-    let config = drafting(config(600, 16, 400), num_draft_tokens);
+    let config = drafting(&config(600, 16, 400), num_draft_tokens);
     let mut engine = Engine::new(Repeating::default(), Arc::new(letters), &config, 0).unwrap();
     let done = run(&mut engine, &requests);
     (bare(done), engine.usage(), engine.model.num_rows)
@@ -136,7 +136,7 @@ fn right_guesses_save_passes_and_change_no_sample() {
 #[test]
 fn stops_aborts_penalties_and_swaps_do_as_they_do_without_guesses() {
     let run = |num_draft_tokens: usize| {
-        let config = drafting(config(300, 16, 300), num_draft_tokens);
+        let config = drafting(&config(300, 16, 300), num_draft_tokens);
         let mut engine = Engine::new(Repeating::default(), Arc::new(letters), &config, 0).unwrap();
         engine.keep_tokens();
         let mut requests: Vec<Request> = (0..4).map(|id| request(id, 6, 2, 60)).collect();
@@ -166,7 +166,7 @@ fn stops_aborts_penalties_and_swaps_do_as_they_do_without_guesses() {
             assert_eq!((total as usize, completion.weight_versions.len()), (completion.tokens.len(), 2));
         }
         assert_eq!(engine.blocks().num_free(), engine.blocks().num_blocks());
-        done.iter().for_each(|c| assert!(!c.tokens.is_empty()));
+        assert!(done.iter().all(|c| !c.tokens.is_empty()));
         bare(std::mem::take(&mut done))
     };
     assert_eq!(run(0), run(6));
@@ -187,7 +187,7 @@ fn tokens_behind_guesses_follow_the_distribution_of_the_model() {
         let sum: f64 = weights.iter().sum();
         weights.iter().map(|w| w / sum).collect::<Vec<_>>()
     };
-    let config = drafting(config(4000, 2000, 100_000), 4);
+    let config = drafting(&config(4000, 2000, 100_000), 4);
     let mut engine = Engine::new(Repeating::default(), Arc::new(letters), &config, 0).unwrap();
     let num = 8000;
     let requests: Vec<Request> = (0..num)
@@ -205,7 +205,9 @@ fn tokens_behind_guesses_follow_the_distribution_of_the_model() {
         }
     }
     let mut counts = vec![0.0; VOCAB];
-    done.iter().for_each(|c| counts[c.tokens[2] as usize] += 1.0);
+    for completion in &done {
+        counts[completion.tokens[2] as usize] += 1.0;
+    }
     let (mut chi_square, mut num_cells) = (0.0, 0);
     for (count, mean) in counts.iter().zip(&expected).filter(|(_, mean)| **mean >= 5.0) {
         chi_square += f64::powi(count - mean, 2) / mean;
