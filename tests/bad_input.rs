@@ -353,6 +353,12 @@ fn world_that_does_not_fit_is_refused_once() {
         &format!("{TRAIN} samples.jsonl --set parallel.tp=3"),
         "",
         78,
+        &["tp 3 x dp 1 = 3 ranks, but the launcher started 1 rank", "1 rank fit as tp 1 dp 1"],
+    );
+    desk.fails(
+        "slime-train --dry-run --config run.toml --set parallel.tp=3",
+        "",
+        78,
         &["parallel.tp: expected a divisor of the model's 4 heads, got 3"],
     );
     desk.fails(

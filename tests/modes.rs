@@ -246,11 +246,11 @@ fn rewards_that_never_come_are_named_and_end_the_run() {
 #[test]
 fn samples_of_a_drained_replica_go_on_where_they_were() {
     let dir = TempDir::new().expect("a folder");
-    // Long responses of few sequences at once, so that some are always under way.
+    // All steps may be drawn at once, one sample after the other, so that there is much to do when the first is committed.
     let sets = [
-        "run.max_staleness=2",
+        "rollout.max_in_flight=1",
+        "run.max_staleness=5",
         "rollout.max_response_len=400",
-        "rollout.max_in_flight=4",
         "train.max_tokens_per_gpu=16384",
     ];
     let run = run_dir(&dir, "drained", &sets);

@@ -138,12 +138,14 @@ fn ten_thousand_queued_requests_are_all_answered_or_all_refused() {
     let texts: Vec<String> = (0..10_000).map(|i| format!("{i}")).collect();
     let body = json!({"text": texts, "sampling_params": {"max_new_tokens": 1, "temperature": 0}});
     std::thread::scope(|scope| {
+        server.ok("/pause_generation", &json!({"mode": "in_place"}));
         let many = scope.spawn(|| server.ok("/generate", &body));
-        while server.load()["num_total_reqs"].as_u64().unwrap() < 5000 && !many.is_finished() {
+        while server.load()["num_total_reqs"] != 10_000 {
             std::thread::sleep(Duration::from_millis(5));
         }
         let (status, text) = server.call("/generate", Some(&body));
         assert!(status == 503 && text.contains("queue is full"), "{status} {text}");
+        server.ok("/continue_generation", &json!({}));
         // Among them a single one is answered.
         server.ok("/generate", &json!({"text": "a", "sampling_params": {"max_new_tokens": 2}}));
         let answers = many.join().unwrap();

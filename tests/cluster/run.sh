@@ -51,7 +51,7 @@ if [ "$is_here" = 1 ]; then
 else
     TEST_DIR=$(mktemp -d) || exit 73
     cluster=$TEST_DIR/slurm
-    if ! bash "$here/up.sh" "$cluster" "$TEST_NODES" 2; then
+    if ! bash "$here/up.sh" "$cluster" "$TEST_NODES" 8; then
         bash "$here/down.sh" "$cluster"
         rm -rf "$TEST_DIR"
         echo "0 passed, 0 failed, ${#names[@]} skipped"

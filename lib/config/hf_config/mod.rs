@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "config.json: key model_type: expected llama, qwen2, qwen3, qwen3_moe, glm4, glm4_moe, minimax_m2 or mimo, \
-             got \"mamba\""
+             got \"mamba\" (the nearest is llama)"
         );
         assert_eq!(error.exit_code(), 65);
     }
