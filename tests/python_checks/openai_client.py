@@ -44,7 +44,8 @@ if forms.choices[0].finish_reason == "stop":
 
 tools = [{"type": "function", "function": {"name": "add", "parameters": {
     "type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": False}}}]
-plain = client.chat.completions.create(model=model, messages=messages, max_tokens=5, tools=tools, tool_choice="auto")
+plain = client.chat.completions.create(
+    model=model, messages=messages, max_tokens=5, tools=tools, tool_choice="auto", extra_body={"ignore_eos": True})
 assert plain.choices[0].message.content
 
 done = client.completions.create(model=model, prompt=["1 + 1", "b"], max_tokens=5, logprobs=2, seed=2, stop=["~~"])
