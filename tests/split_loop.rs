@@ -79,19 +79,25 @@ fn wait_for(path: &Path) {
     panic!("{} never appeared", path.display());
 }
 
+/// The processes of the job that trains `run`.
+fn processes(run: &Path) -> Vec<PathBuf> {
+    let is_of_run = |process: &PathBuf| {
+        let line = fs::read(process.join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&run.display().to_string())
+    };
+    let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    entries.filter(is_of_run).collect()
+}
+
 /// The process of rank 1 of the job that trains `run`.
 fn second_rank(run: &Path) -> String {
-    let is_rank_1 = |process: &Path| {
-        let read = |name: &str| {
-            String::from_utf8_lossy(&fs::read(process.join(name)).unwrap_or_default()).into_owned()
-        };
-        read("cmdline").contains(&run.display().to_string())
-            && read("environ")
-                .split('\0')
-                .any(|variable| variable == "PMIX_RANK=1" || variable == "OMPI_COMM_WORLD_RANK=1")
+    let is_rank_1 = |process: &PathBuf| {
+        let variables = fs::read(process.join("environ")).unwrap_or_default();
+        String::from_utf8_lossy(&variables)
+            .split('\0')
+            .any(|variable| variable == "PMIX_RANK=1" || variable == "OMPI_COMM_WORLD_RANK=1")
     };
-    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
-    let found = processes.into_iter().find(|process| is_rank_1(process)).expect("a second rank");
+    let found = processes(run).into_iter().find(is_rank_1).expect("a second rank");
     found.file_name().unwrap().to_string_lossy().into_owned()
 }
 
@@ -116,6 +122,10 @@ fn split_run_survives_a_killed_rank_and_goes_on_on_other_layouts() {
     assert!(Command::new("kill").args(["-9", &second_rank(&run)]).status().unwrap().success());
     let output = job.wait_with_output().unwrap();
     assert!(!output.status.success() && told(&output).contains("rank 1"), "{}", told(&output));
+    // The launcher may end before its last rank.
+    while !processes(&run).is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
 
     let mut rollout = Command::new(ROLLOUT).arg("--follow").arg(&run).stderr(Stdio::null()).spawn().unwrap();
     let first = train(&launcher, 2, &run, &[]).wait_with_output().unwrap();
