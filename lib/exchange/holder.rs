@@ -60,10 +60,13 @@ impl Holder {
     }
 }
 
+/// When a process began; none where there is none, or where only its parent has not taken notice yet that it ended.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name stands in brackets and may hold anything; the start is the 20th field behind it.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    // The program's name stands in brackets and may hold anything; its state is the first field behind it, its start the 20th.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let has_ended = matches!(fields.next()?, "Z" | "X");
+    if has_ended { None } else { fields.nth(18)?.parse().ok() }
 }
 
 /// Errs with [`Error::Alive`] when the newest incarnation of `owner` (or the newest epoch of the trainer) lives: on
@@ -132,6 +135,17 @@ pub(crate) fn sweep(store: &mut dyn Store, owner: &str, incarnation: u64, dirs: 
 mod tests {
     use super::*;
     use crate::{FsStore, Owner};
+
+    #[test]
+    fn a_process_that_waits_for_its_parent_to_notice_has_ended() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while started(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(std::path::Path::new(&format!("/proc/{}", child.id())).exists());
+        child.wait().unwrap();
+        assert!(started(std::process::id()).is_some());
+    }
 
     #[test]
     fn a_process_of_this_boot_is_looked_up_and_others_are_not() {
