@@ -135,11 +135,11 @@ Keys of --json, besides path and kind:
   plan        model_type, layout, world_size, num_parameters, num_activated, num_mtp_parameters,
               parameters_by_kind, kv_bytes_per_token, stages: layers, has_embedding, has_head,
               vocab_rows, heads, key_value_heads, experts, num_parameters, weight_bytes,
-              gradient_bytes, optimizer_bytes, divided_optimizer_bytes
+              gradient_bytes, optimizer_bytes
 
 --plan reads config.json alone. For a rank of every stage it shows the parameters it holds, their bytes
-in bf16, those of gradients (f32, 4 a parameter) and of AdamW (12: f32 weights and two moments; divided:
-over the ranks that hold the same parameters). Activations are not counted.
+in bf16, those of gradients (6 a parameter: bf16, and their f32 sum) and of AdamW (12: f32 weights and
+two moments, divided over the ranks that hold the same parameters). Activations are not counted.
 
 A file of a run that slime-stat archive packed is shown as if it were in its place.
 
@@ -174,6 +174,9 @@ pub struct Layout {
     /// Ranks of a stage that divide the experts
     #[arg(long, value_name = "N", default_value = "1", value_parser = positive, requires = "plan")]
     pub ep: usize,
+    /// Ranks that divide the width of each expert
+    #[arg(long, value_name = "N", default_value = "1", value_parser = positive, requires = "plan")]
+    pub etp: usize,
     /// Copies of all of it
     #[arg(long, value_name = "N", default_value = "1", value_parser = positive, requires = "plan")]
     pub dp: usize,

@@ -220,8 +220,8 @@ fn check_layout(config: &RunConfig) -> Result<(), Failure> {
 /// The layout of the smallest world of the configuration.
 fn plan_layout(config: &RunConfig) -> PlanLayout {
     let parallel = &config.parallel;
-    let (tp, ep) = (parallel.tp as usize, parallel.ep as usize);
-    PlanLayout { tp, ep, dp: parallel.fewest_data_parallel(), ..PlanLayout::SINGLE }
+    let [tp, ep, etp] = [parallel.tp, parallel.ep, parallel.etp].map(|size| size as usize);
+    PlanLayout { tp, ep, etp, dp: parallel.fewest_data_parallel(), ..PlanLayout::SINGLE }
 }
 
 /// Log-probs of another vocabulary cannot be compared.

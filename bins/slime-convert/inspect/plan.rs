@@ -13,13 +13,13 @@ use crate::failure;
 pub fn report(path: &Path, layout: Layout) -> Result<Report, Failure> {
     let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     let text = std::fs::read_to_string(&path).map_err(|error| Failure::open(path.display(), &error))?;
-    let Layout { tp, pp, cp, ep, dp } = layout;
-    let plan = Plan::new(&text, &path, PlanLayout { tp, pp, cp, ep, dp }).map_err(failure)?;
+    let Layout { tp, pp, cp, ep, etp, dp } = layout;
+    let plan = Plan::new(&text, &path, PlanLayout { tp, pp, cp, ep, etp, dp }).map_err(failure)?;
     Ok(Report { json: json(&path, &plan), text: format!("{}\n{}", facts(&path, &plan), stages(&plan)) })
 }
 
 fn facts(path: &Path, plan: &Plan) -> String {
-    let PlanLayout { tp, pp, cp, ep, dp } = plan.layout;
+    let PlanLayout { tp, pp, cp, ep, etp, dp } = plan.layout;
     let mtp = match plan.num_mtp_parameters {
         0 => String::new(),
         num => {
@@ -35,7 +35,10 @@ fn facts(path: &Path, plan: &Plan) -> String {
         ("of them", kinds.join("; ")),
         (
             "layout",
-            format!("tp {tp}, pp {pp}, cp {cp}, ep {ep}, dp {dp}: {} ranks", plan.layout.world_size()),
+            format!(
+                "tp {tp}, pp {pp}, cp {cp}, ep {ep}, etp {etp}, dp {dp}: {} ranks",
+                plan.layout.world_size()
+            ),
         ),
         ("KV cache", format!("{} bytes a token, all ranks of an engine together", plan.kv_bytes_per_token)),
     ])
@@ -54,7 +57,6 @@ fn stages(plan: &Plan) -> String {
         "weights",
         "gradients",
         "optimizer",
-        "divided",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(plan.stages.iter().enumerate().map(|(stage, share)| {
@@ -70,21 +72,20 @@ fn stages(plan: &Plan) -> String {
             gib(share.weight_bytes()),
             gib(share.gradient_bytes()),
             gib(share.optimizer_bytes()),
-            gib(share.divided_optimizer_bytes()),
         ]
     }));
     table::table(&rows)
 }
 
 fn json(path: &Path, plan: &Plan) -> Value {
-    let PlanLayout { tp, pp, cp, ep, dp } = plan.layout;
+    let PlanLayout { tp, pp, cp, ep, etp, dp } = plan.layout;
     let kinds: Map<String, Value> =
         plan.by_kind.iter().map(|(kind, num)| ((*kind).to_owned(), Value::from(*num))).collect();
     json!({
         "path": path.display().to_string(),
         "kind": "plan",
         "model_type": plan.model_type,
-        "layout": {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp},
+        "layout": {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "dp": dp},
         "world_size": plan.layout.world_size(),
         "num_parameters": plan.num_parameters,
         "num_activated": plan.num_activated,
@@ -108,6 +109,5 @@ fn stage(share: &StageShare) -> Value {
         "weight_bytes": share.weight_bytes(),
         "gradient_bytes": share.gradient_bytes(),
         "optimizer_bytes": share.optimizer_bytes(),
-        "divided_optimizer_bytes": share.divided_optimizer_bytes(),
     })
 }

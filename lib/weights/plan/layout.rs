@@ -17,15 +17,17 @@ pub struct PlanLayout {
     pub cp: usize,
     /// Ranks of a stage that divide the experts.
     pub ep: usize,
+    /// Ranks that divide the width of each expert.
+    pub etp: usize,
     /// Copies of all of it.
     pub dp: usize,
 }
 
 impl PlanLayout {
     /// One rank.
-    pub const SINGLE: Self = Self { tp: 1, pp: 1, cp: 1, ep: 1, dp: 1 };
+    pub const SINGLE: Self = Self { tp: 1, pp: 1, cp: 1, ep: 1, etp: 1, dp: 1 };
 
-    /// Ranks of the world: `ep` takes its ranks from the others of a stage.
+    /// Ranks of the world: `ep` and `etp` take their ranks from the others of a stage.
     pub fn world_size(&self) -> usize {
         self.tp * self.pp * self.cp * self.dp
     }
@@ -74,11 +76,14 @@ impl PlanLayout {
         if self.ep > 1 && (table.num_experts == 0 || !table.num_experts.is_multiple_of(self.ep)) {
             return refuse("ep", self.ep, format!("ep divides the {} experts", table.num_experts));
         }
-        if !self.stage_size().is_multiple_of(self.ep) {
+        if self.etp > 1 && table.num_experts == 0 {
+            return refuse("etp", self.etp, "etp divides experts, of which there are none".to_owned());
+        }
+        if !self.stage_size().is_multiple_of(self.ep * self.etp) {
             return refuse(
-                "ep",
-                self.ep,
-                format!("ep divides the {} ranks of a stage (tp x cp x dp)", self.stage_size()),
+                "ep x etp",
+                self.ep * self.etp,
+                format!("ep x etp divides the {} ranks of a stage (tp x cp x dp)", self.stage_size()),
             );
         }
         Ok(())

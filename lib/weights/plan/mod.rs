@@ -2,7 +2,7 @@
 //! No tensor is read or allocated.
 //!
 //! The axes are those of Megatron: `tp` divides matrices, `pp` layers, `cp` sequences, `dp` samples; `ep` divides the experts
-//! among the ranks of a pipeline stage.
+//! among the ranks of a pipeline stage, `etp` the width of each of them.
 
 mod latent;
 mod layout;
@@ -21,8 +21,8 @@ use table::{Entry, ModelTable};
 
 /// Bytes of a weight in bf16.
 const WEIGHT_BYTES: u64 = 2;
-/// Bytes of a gradient, which are accumulated in f32.
-const GRADIENT_BYTES: u64 = 4;
+/// Bytes of a gradient: bf16 of a micro-batch and the f32 sum of all.
+const GRADIENT_BYTES: u64 = 6;
 /// Bytes that `AdamW` keeps: a copy of the weight in f32, and two moments.
 const OPTIMIZER_BYTES: u64 = 12;
 
@@ -91,7 +91,7 @@ impl Plan {
         )];
         if let Some(stage) = self.largest_stage() {
             lines.push(format!(
-                "the largest rank holds {} parameters: {} to train without activations, {} to generate without the KV cache",
+                "the largest rank holds {} parameters, in bf16: {} to train without activations, {} to generate without the KV cache",
                 billions(stage.num_elements),
                 gib(stage.training_bytes()),
                 gib(stage.weight_bytes())

@@ -24,7 +24,7 @@ pub struct StageShare {
     pub experts: usize,
     /// Parameters of a rank.
     pub num_elements: u64,
-    /// Of them routed experts, which `dp x cp x tp / ep` ranks hold; the others are held by `dp x cp`.
+    /// Of them routed experts, which `dp x cp x tp / (ep x etp)` ranks hold; the others are held by `dp x cp`.
     pub num_expert_elements: u64,
     /// Ranks that hold the same experts, and the same of the rest.
     pub num_copies: [u64; 2],
@@ -36,25 +36,20 @@ impl StageShare {
         self.num_elements * WEIGHT_BYTES
     }
 
-    /// Bytes of the gradients in f32.
+    /// Bytes of the gradients: bf16 of a micro-batch and the f32 sum of all.
     pub fn gradient_bytes(&self) -> u64 {
         self.num_elements * GRADIENT_BYTES
     }
 
-    /// Bytes of the optimizer where every rank keeps it whole.
+    /// Bytes of the optimizer, which the ranks that hold the same parameters divide among themselves (`ZeRO-1`).
     pub fn optimizer_bytes(&self) -> u64 {
-        self.num_elements * OPTIMIZER_BYTES
-    }
-
-    /// Bytes of the optimizer where the ranks that hold the same parameters divide it.
-    pub fn divided_optimizer_bytes(&self) -> u64 {
         let [of_experts, of_others] = self.num_copies;
         let experts = self.num_expert_elements.div_ceil(of_experts);
         let others = (self.num_elements - self.num_expert_elements).div_ceil(of_others);
         (experts + others) * OPTIMIZER_BYTES
     }
 
-    /// Bytes of weights, gradients and the whole optimizer.
+    /// Bytes of weights, gradients and optimizer.
     pub fn training_bytes(&self) -> u64 {
         self.weight_bytes() + self.gradient_bytes() + self.optimizer_bytes()
     }
@@ -83,7 +78,8 @@ pub fn stages(table: &ModelTable, layout: PlanLayout) -> Vec<StageShare> {
             experts: table.num_experts / layout.ep,
             num_elements: here.iter().map(count).sum(),
             num_expert_elements: here.iter().filter(|entry| entry.kind == Kind::Experts).map(count).sum(),
-            num_copies: [layout.stage_size() / layout.ep, layout.cp * layout.dp].map(|num| num as u64),
+            num_copies: [layout.stage_size() / (layout.ep * layout.etp), layout.cp * layout.dp]
+                .map(|num| num as u64),
             layers,
         }
     };
@@ -103,7 +99,7 @@ fn held(entry: &Entry, table: &ModelTable, layout: PlanLayout) -> u64 {
             let heads = table.num_key_value_heads.max(1);
             entry.num_elements / heads as u64 * heads.div_ceil(layout.tp) as u64
         }
-        Kind::Experts => entry.num_elements / layout.ep as u64,
+        Kind::Experts => (entry.num_elements / layout.ep as u64).div_ceil(layout.etp as u64),
         Kind::Whole | Kind::FinalNorm => entry.num_elements,
     }
 }

@@ -11,7 +11,7 @@ fn models() -> PathBuf {
 
 fn plan(model: &str, [tp, pp, cp, ep, dp]: [usize; 5]) -> Result<Plan> {
     let path = models().join(format!("{model}.json"));
-    Plan::new(&std::fs::read_to_string(&path).unwrap(), &path, PlanLayout { tp, pp, cp, ep, dp })
+    Plan::new(&std::fs::read_to_string(&path).unwrap(), &path, PlanLayout { tp, pp, cp, ep, dp, etp: 1 })
 }
 
 /// Elements of all tensors as the hub counts them, from the safetensors of each model; of fp8 checkpoints without scales.
@@ -82,7 +82,9 @@ fn ranks_hold_everything_once_for_each_copy() {
     let first = &split.stages[0];
     assert_eq!((first.experts, first.heads, first.key_value_heads, first.vocab_rows), (8, 16, 1, 37_984));
     assert_eq!(first.num_copies, [1, 4]);
-    assert!(first.divided_optimizer_bytes() < first.optimizer_bytes());
+    let others = first.num_elements - first.num_expert_elements;
+    assert_eq!(first.optimizer_bytes(), 12 * (first.num_expert_elements + others / 4));
+    assert_eq!(first.training_bytes(), 8 * first.num_elements + first.optimizer_bytes());
     // Fewer heads of keys and values than ranks: each rank has one.
     assert_eq!(plan("Qwen3-235B-A22B", [8, 1, 1, 1, 1]).unwrap().stages[0].key_value_heads, 1);
 }
@@ -93,7 +95,7 @@ fn layouts_that_do_not_divide_the_model_are_refused() {
         ([3, 1, 1, 1, 1], "tp divides the 64 heads, got 3"),
         ([1, 95, 1, 1, 1], "at most one stage for each of the 94 layers, got 95"),
         ([1, 1, 1, 3, 3], "ep divides the 128 experts, got 3"),
-        ([4, 1, 1, 8, 1], "ep divides the 4 ranks of a stage (tp x cp x dp), got 8"),
+        ([4, 1, 1, 8, 1], "ep x etp divides the 4 ranks of a stage (tp x cp x dp), got 8"),
     ] {
         let message = plan("Qwen3-235B-A22B", layout).unwrap_err().to_string();
         assert!(message.contains(word), "{message}");
