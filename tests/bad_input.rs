@@ -3,6 +3,9 @@
 
 #[path = "bad_input/desk.rs"]
 mod desk;
+#[path = "fixtures/launcher.rs"]
+#[allow(dead_code, reason = "the prefix of a command line is all that is wanted")]
+mod launcher;
 
 use std::fs;
 use std::path::Path;
@@ -322,7 +325,7 @@ fn wrong_configurations_name_the_line_and_what_was_meant() {
 #[test]
 fn world_that_does_not_fit_is_refused_once() {
     let desk = Desk::new();
-    let Some(mpirun) = desk::mpirun() else { return };
+    let Some(mpirun) = launcher::launcher() else { return };
     for (ranks, line, code, parts) in [
         (
             3,

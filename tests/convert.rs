@@ -1,10 +1,14 @@
 //! slime-convert from the outside: what it makes, what it shows, and what it says about broken input.
 
+#[path = "fixtures/families.rs"]
+mod families;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use families::FAMILIES;
 use slime_weights::WeightDir;
 
 fn fixture(path: &str) -> PathBuf {
@@ -115,18 +119,7 @@ fn directory_survives_import_and_export_bit_by_bit() {
 /// bit by bit, with the files beside the weights.
 #[test]
 fn every_family_survives_import_and_export_bit_by_bit() {
-    for family in [
-        "llama",
-        "qwen2",
-        "qwen3",
-        "qwen3_moe",
-        "qwen3_moe_fused",
-        "glm4",
-        "glm4_moe",
-        "glm45_air",
-        "minimax_m2",
-        "mimo",
-    ] {
+    for family in FAMILIES {
         let root = tempfile::tempdir().expect("a temporary directory");
         let (src, a, b) = (root.path().join("src"), root.path().join("a"), root.path().join("b"));
         let bf16 = [Path::new("--dtype"), Path::new("bf16")];

@@ -1,5 +1,8 @@
 //! `slime-sync preflight` from outside: what it finds on good and bad nodes, and how it ends when a rank hangs.
 
+#[path = "fixtures/launcher.rs"]
+mod launcher;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -370,17 +373,9 @@ fn bad_input_is_one_clear_error() {
     assert_eq!(alone.status.code(), Some(64));
 }
 
-/// The launcher beside the `mpicc` of the build, or that of the system; none, said loudly, where there is no Open MPI.
+/// `num_ranks` ranks outside a job.
 fn mpirun(num_ranks: usize) -> Option<Command> {
-    let beside = std::env::var("SLIME_MPICC").map(|mpicc| mpicc.replace("mpicc", "mpirun"));
-    let launcher = beside.unwrap_or_else(|_| "mpirun".to_owned());
-    let version = Command::new(&launcher).arg("--version").output();
-    if !version.is_ok_and(|version| stdout(&version).contains("Open MPI")) {
-        eprintln!("skipped: no mpirun of Open MPI here");
-        return None;
-    }
-    let mut command = Command::new(launcher);
-    command.args(["--allow-run-as-root", "--oversubscribe", "-n", &num_ranks.to_string()]);
+    let mut command = launcher::mpirun(num_ranks)?;
     command.env_remove("SLURMD_NODENAME");
     Some(command)
 }

@@ -1,10 +1,14 @@
 //! Weights in eight and four bits from the outside: read as others wrote them, written and read again, and what is refused.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "fixtures/families.rs"]
+mod families;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use families::FAMILIES;
 use serde_json::{Value, json};
 use slime_weights::{Dtype, WeightDir};
 
@@ -44,19 +48,6 @@ fn checkpoints_of_other_projects_are_read_bit_by_bit() {
         got.check_finite().unwrap();
     }
 }
-
-const FAMILIES: [&str; 10] = [
-    "llama",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "qwen3_moe_fused",
-    "glm4",
-    "glm4_moe",
-    "glm45_air",
-    "minimax_m2",
-    "mimo",
-];
 
 /// |a - b| / |a| of all elements of a tensor.
 fn distance(a: &[f32], b: &[f32]) -> f64 {

@@ -2,6 +2,9 @@
 //! same bytes as by one; killed in the middle nothing stays; and memory that does not grow with the model.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "fixtures/launcher.rs"]
+mod launcher;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -135,23 +138,16 @@ fn origin_fills_in_what_is_missing() {
     assert_eq!(output.status.code(), Some(66), "{}", told(&output));
 }
 
+/// `num_ranks` ranks of slime-convert.
 fn mpirun(num_ranks: usize) -> Option<Command> {
-    let beside = std::env::var("SLIME_MPICC").map(|mpicc| mpicc.replace("mpicc", "mpirun"));
-    let launcher = beside.unwrap_or_else(|_| "mpirun".to_owned());
-    let version = Command::new(&launcher).arg("--version").output().ok()?;
-    if !String::from_utf8_lossy(&version.stdout).contains("Open MPI") {
-        return None;
-    }
-    let mut command = Command::new(launcher);
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command.args(["--oversubscribe", "-n", &num_ranks.to_string(), CONVERT]);
+    let mut command = launcher::mpirun(num_ranks)?;
+    command.arg(CONVERT);
     Some(command)
 }
 
 #[test]
 fn several_ranks_write_the_bytes_of_one() {
     if mpirun(2).is_none() {
-        eprintln!("skipped: no mpirun of Open MPI here");
         return;
     }
     let root = tempfile::tempdir().unwrap();

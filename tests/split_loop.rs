@@ -1,6 +1,8 @@
 //! A run whose model is split over ranks of MPI: a killed rank ends its job, and what was trained goes on on other layouts.
 #![allow(clippy::unwrap_used)]
 
+#[path = "fixtures/launcher.rs"]
+mod launcher;
 #[path = "fixtures/tiny_weights.rs"]
 #[allow(dead_code, reason = "the model is named here")]
 mod tiny_weights;
@@ -40,43 +42,25 @@ fn configure(dir: &TempDir, run: &Path, [tp, ep]: [u32; 2]) {
     fs::write(run.join("run.toml"), text).unwrap();
 }
 
-/// The launcher beside the `mpicc` of the build, or that of the system.
-fn launcher() -> Option<String> {
-    let beside = std::env::var("SLIME_MPICC").map(|mpicc| mpicc.replace("mpicc", "mpirun"));
-    let launcher = beside.unwrap_or_else(|_| "mpirun".to_owned());
-    if Command::new(&launcher).arg("--version").output().is_err() {
-        eprintln!("skipped: no mpirun here");
-        return None;
-    }
-    Some(launcher)
-}
-
-fn train(launcher: &str, ranks: usize, run: &Path, more: &[&str]) -> Child {
-    let mut command = Command::new(launcher);
-    command
-        .env("OMP_NUM_THREADS", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .args(["--oversubscribe", "-n", &ranks.to_string(), TRAIN, "--follow"])
-        .arg(run)
-        .args(more)
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+fn train(ranks: usize, run: &Path, more: &[&str]) -> Option<Child> {
+    let mut command = launcher::mpirun(ranks)?;
+    command.env("OMP_NUM_THREADS", "1").args([TRAIN, "--follow"]).arg(run).args(more);
+    Some(command.stderr(Stdio::piped()).spawn().unwrap())
 }
 
 fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn wait_for(path: &Path) {
+/// Waits at most two minutes.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..2400 {
-        if path.exists() {
+        if is_so() {
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("{} never appeared", path.display());
+    panic!("{what} never came");
 }
 
 /// The processes of the job that trains `run`.
@@ -112,30 +96,27 @@ fn weights(run: &Path, place: &str) -> Vec<(String, Vec<f32>)> {
 
 #[test]
 fn split_run_survives_a_killed_rank_and_goes_on_on_other_layouts() {
-    let Some(launcher) = launcher() else { return };
     let dir = TempDir::new().unwrap();
     let run = run_dir(&dir);
     configure(&dir, &run, [2, 2]);
     // Nothing generates yet, so the trainer publishes what it starts from and waits.
-    let job = train(&launcher, 2, &run, &[]);
-    wait_for(&run.join("version/000000.e001.json"));
+    let Some(job) = train(2, &run, &[]) else { return };
+    wait_until("version 0", || run.join("version/000000.e001.json").exists());
     assert!(Command::new("kill").args(["-9", &second_rank(&run)]).status().unwrap().success());
     let output = job.wait_with_output().unwrap();
     assert!(!output.status.success() && told(&output).contains("rank 1"), "{}", told(&output));
     // The launcher may end before its last rank.
-    while !processes(&run).is_empty() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the end of every rank", || processes(&run).is_empty());
 
     let mut rollout = Command::new(ROLLOUT).arg("--follow").arg(&run).stderr(Stdio::null()).spawn().unwrap();
-    let first = train(&launcher, 2, &run, &[]).wait_with_output().unwrap();
+    let first = train(2, &run, &[]).unwrap().wait_with_output().unwrap();
     let _ = (rollout.kill(), rollout.wait());
     assert!(first.status.success(), "{}", told(&first));
     let expected = weights(&run, "000004.e002");
     // From the checkpoint in the middle, on more ranks and on one.
     for (place, ranks, layout) in [("000004.e003", 4, [4, 4]), ("000004.e004", 1, [1, 1])] {
         configure(&dir, &run, layout);
-        let output = train(&launcher, ranks, &run, &["--resume", "2"]).wait_with_output().unwrap();
+        let output = train(ranks, &run, &["--resume", "2"]).unwrap().wait_with_output().unwrap();
         assert!(output.status.success(), "{}", told(&output));
         for ((name, got), (_, expected)) in weights(&run, place).iter().zip(&expected) {
             let worst = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

@@ -1,5 +1,8 @@
 //! `slime-train` from outside: one rollout in, new weights and dumps out, alone and under mpirun, and bad input.
 
+#[path = "fixtures/launcher.rs"]
+mod launcher;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -128,21 +131,13 @@ fn input_that_was_cut_off_within_a_group_is_noticed() {
     assert!(stderr.contains("group 3 of step 0 has 2 samples, others have up to 4"), "{stderr}");
 }
 
-/// `ranks` ranks under the launcher beside the `mpicc` of the build, or that of the system; none where there is none.
+/// `ranks` ranks of a training step; none where there is no launcher.
 fn mpirun(dir: &Path, ranks: usize, more: &[&str]) -> Option<Command> {
-    let beside = std::env::var("SLIME_MPICC").map(|mpicc| mpicc.replace("mpicc", "mpirun"));
-    let launcher = beside.unwrap_or_else(|_| "mpirun".to_owned());
-    if Command::new(&launcher).arg("--version").output().is_err() {
-        eprintln!("skipped: no mpirun here");
-        return None;
-    }
-    let mut command = Command::new(&launcher);
+    let mut command = launcher::mpirun(ranks)?;
     command
         .current_dir(dir)
         .env("OMP_NUM_THREADS", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .args(["--oversubscribe", "-n", &ranks.to_string(), env!("CARGO_BIN_EXE_slime-train")])
+        .arg(env!("CARGO_BIN_EXE_slime-train"))
         .args(["--config", "run.toml", "--samples", "samples.jsonl"])
         .args(more);
     Some(command)

@@ -225,17 +225,6 @@ pub fn shard(dir: &Path) {
     fs::remove_dir(parts).unwrap();
 }
 
-/// The launcher beside the `mpicc` of the build, or that of the system; none is said.
-pub fn mpirun() -> Option<String> {
-    let beside = std::env::var("SLIME_MPICC").map(|mpicc| mpicc.replace("mpicc", "mpirun"));
-    let launcher = beside.unwrap_or_else(|_| "mpirun".to_owned());
-    if Command::new(&launcher).arg("--version").output().is_err() {
-        eprintln!("skipped: no mpirun here");
-        return None;
-    }
-    Some(launcher)
-}
-
 /// How to start a program that may mount, if this system allows it.
 pub fn mount_namespace() -> Option<Vec<String>> {
     for flags in ["--mount", "--map-root-user --mount"] {

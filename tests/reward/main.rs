@@ -1,12 +1,12 @@
 //! `slime-reward` from outside: rows in, rows with rewards out, and one clear error for each bad input.
 
 mod bad_input;
+mod beyond_text;
 mod code;
 mod outside;
 mod published;
 mod resident;
 mod rows;
-mod types;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
