@@ -137,9 +137,10 @@ Keys of --json, besides path and kind:
               vocab_rows, heads, key_value_heads, experts, num_parameters, weight_bytes,
               gradient_bytes, optimizer_bytes
 
---plan reads config.json alone. For a rank of every stage it shows the parameters it holds, their bytes
-in bf16, those of gradients (6 a parameter: bf16, and their f32 sum) and of AdamW (12: f32 weights and
-two moments, divided over the ranks that hold the same parameters). Activations are not counted.
+--plan reads config.json alone. For a rank of every stage it shows the parameters it holds, their
+bytes in bf16, those of gradients (6 a parameter: bf16, and their f32 sum) and of AdamW (12: f32
+weights and two moments, divided over the ranks that hold the same parameters). Activations are
+not counted.
 
 A file of a run that slime-stat archive packed is shown as if it were in its place.
 
