@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use slime_config::HfConfig;
+use slime_config::{HfConfig, QkNormScope};
 
 use super::latent;
 use crate::{Result, storages};
@@ -81,6 +81,7 @@ impl ModelTable {
     /// That of a family whose table of tensors is known.
     fn of(config: &HfConfig) -> Self {
         let mut entries = Vec::new();
+        let norms_have_heads = config.qk_norm == Some(QkNormScope::AllHeads);
         for storage in storages(config) {
             let (layer, part) =
                 match storage.name.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
@@ -100,6 +101,8 @@ impl ModelTable {
                     push(Kind::KeyValue, num_elements - q);
                 }
                 "o_proj" => push(Kind::Attention, num_elements),
+                "q_norm" if norms_have_heads => push(Kind::Attention, num_elements),
+                "k_norm" if norms_have_heads => push(Kind::KeyValue, num_elements),
                 "gate_up" | "down" | "shared_gate_up" | "shared_down" => push(Kind::Mlp, num_elements),
                 "experts_gate_up" | "experts_down" => push(Kind::Experts, num_elements),
                 _ => push(Kind::Whole, num_elements),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::{Place, Share, split, storages};
 use slime_config::HfConfig;
 
 fn models() -> PathBuf {
@@ -120,4 +121,30 @@ fn every_model_of_configs_is_planned() {
         num += 1;
     }
     assert!(num >= 25, "{num}");
+}
+
+/// A plan counts what the trainer's ranks hold: see `split`.
+#[test]
+fn the_largest_rank_of_a_plan_is_the_largest_of_the_trainer() {
+    let mut num = 0;
+    for entry in std::fs::read_dir(models()).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let Ok(config) = HfConfig::parse(&text, &path) else { continue };
+        let specs = storages(&config);
+        for [tp, ep, etp, dp] in [[2, 1, 1, 1], [8, 1, 1, 1], [1, 4, 1, 4], [2, 4, 2, 4], [4, 8, 1, 2]] {
+            let Ok(plan) = Plan::new(&text, &path, PlanLayout { tp, ep, etp, dp, ..PlanLayout::SINGLE })
+            else {
+                continue;
+            };
+            // Where something does not divide, the first ranks have one more.
+            let first = |size: usize| Share { rank: 0, size };
+            let place = Place { tp: first(tp), ep: first(ep), etp: first(etp) };
+            let specs = specs.iter().map(|spec| split(spec.clone(), &config, place));
+            let most = specs.map(|spec| spec.num_elements() as u64).sum::<u64>();
+            assert_eq!(plan.stages[0].num_elements, most, "{}: tp {tp} ep {ep} etp {etp}", path.display());
+            num += 1;
+        }
+    }
+    assert!(num > 40, "{num}");
 }
