@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 
 use families::FAMILIES;
 use serde_json::{Value, json};
+use slime_config::TensorBox;
 use slime_weights::{Dtype, WeightDir};
 
 fn fixture(path: &str) -> PathBuf {
@@ -35,17 +36,26 @@ fn json(path: &Path) -> Value {
 fn checkpoints_of_other_projects_are_read_bit_by_bit() {
     for form in ["fp8_block", "fp8_ct", "int4_awq", "int4_gptq", "int4_ct"] {
         let dir = fixture("quantised").join(form);
-        let got = WeightDir::open(&dir).unwrap();
+        let opened = WeightDir::open(&dir).unwrap();
         let expected = WeightDir::open(dir.join("expected.safetensors")).unwrap();
         let names: Vec<&str> = expected.names().collect();
-        assert_eq!(got.names().filter(|name| name.contains("_proj")).collect::<Vec<_>>(), names, "{form}");
+        assert_eq!(opened.names().filter(|name| name.contains("_proj")).collect::<Vec<_>>(), names, "{form}");
         for name in names {
-            let (got, expected) = (got.tensor(name).unwrap(), expected.tensor(name).unwrap());
+            let (got, expected) = (opened.tensor(name).unwrap(), expected.tensor(name).unwrap());
             assert_eq!((got.dtype, got.shape), (Dtype::BF16, expected.shape), "{form}: {name}");
             assert_eq!(got.bytes, expected.bytes, "{form}: {name}");
+            // What ranks of a split model read: rows, and columns.
+            let [rows, columns] = *got.shape else { panic!("{name} is no matrix") };
+            let (whole, width) = (TensorBox::whole(got.shape), got.dtype.num_bytes());
+            let half = opened.part(name, &whole.narrow(0, 1..rows / 2), Dtype::BF16).unwrap();
+            assert_eq!(half[..], got.bytes[columns * width..rows / 2 * columns * width], "{form}: {name}");
+            let columns_of_all = whole.narrow(1, 1..columns / 2);
+            let middle = opened.part(name, &columns_of_all, Dtype::BF16).unwrap();
+            let wanted = got.bytes.chunks(columns * width).flat_map(|row| &row[width..columns / 2 * width]);
+            assert!(middle.iter().eq(wanted), "{form}: {name}");
         }
-        assert!(got.tensor("model.norm.weight").is_ok());
-        got.check_finite().unwrap();
+        assert!(opened.tensor("model.norm.weight").is_ok());
+        opened.check_finite().unwrap();
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use crate::gguf_block::BlockType;
-use crate::weight_dir::{map_file, mapped};
+use crate::mapping::{map_file, mapped};
 use crate::{Error, Result};
 
 /// A metadata value; integers are widened, and a float is the shortest decimal of its f32.

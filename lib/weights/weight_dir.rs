@@ -1,22 +1,20 @@
 //! A weight directory in the Hugging Face layout, mapped read-only: one safetensors file or shards with an index.
-#![expect(unsafe_code, reason = "maps committed weight files")]
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use memmap2::{Advice, Mmap};
+use memmap2::Mmap;
 use rayon::prelude::*;
-use serde::Deserialize;
 use slime_config::TensorBox;
 
+use crate::mapping::{map_file, mapped};
 use crate::quantised::{self, Method, Part, QuantisedWeight};
 use crate::safetensors::{self, Entry};
-use crate::unique_keys::UniqueKeys;
+use crate::shard_index::{read_index, unlisted_shard};
 use crate::{Dtype, Error, Result, TensorInfo, cast, dtype};
 
 /// An opened weight directory (or a single safetensors file); all headers are checked.
@@ -321,65 +319,6 @@ impl WeightDir {
         });
         bad.map_or(Ok(()), Err)
     }
-}
-
-/// The bytes `range` of a mapped file, brought into memory now: a disk that fails or a file that another program cut
-/// short is an error here, where a look at a missing page would end the process (SIGBUS).
-pub(crate) fn mapped<'a>(path: &Path, map: &'a Mmap, range: Range<usize>) -> Result<&'a [u8]> {
-    match map.advise_range(Advice::PopulateRead, range.start, range.len()) {
-        // Kernels before 5.14 do not know the advice.
-        Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
-            let got = fs::metadata(path).map_err(Error::read(path))?.len();
-            if got < range.end as u64 {
-                let (what, expected) = ("mapped when it was opened".to_owned(), range.end as u64);
-                return Err(Error::Truncated { path: path.to_owned(), what, expected, got });
-            }
-            Err(Error::read(path)(error))
-        }
-        _ => Ok(&map[range]),
-    }
-}
-
-/// Opens a file and maps the whole of it read-only.
-pub(crate) fn map_file(path: &Path) -> Result<(File, Mmap)> {
-    let file = File::open(path).map_err(Error::read(path))?;
-    if file.metadata().map_err(Error::read(path))?.is_dir() {
-        return Err(Error::read(path)(io::ErrorKind::IsADirectory.into()));
-    }
-    // SAFETY: weight files are committed under their name once and never change afterwards, and the map is read-only;
-    // every length was checked against the map, and `mapped` populates what is read.
-    let map = unsafe { Mmap::map(&file) }.map_err(Error::read(path))?;
-    Ok((file, map))
-}
-
-/// A file of `dir` that is named as a shard is and that is none of `files`.
-fn unlisted_shard(dir: &Path, files: &[PathBuf]) -> Result<Option<String>> {
-    let entries = fs::read_dir(dir).map_err(Error::read(dir))?;
-    let mut names: Vec<String> =
-        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    let is_shard =
-        |name: &String| name.starts_with("model-") && name.contains("-of-") && name.ends_with(".safetensors");
-    Ok(names.into_iter().filter(is_shard).find(|name| !files.contains(&dir.join(name))))
-}
-
-#[derive(Deserialize)]
-struct Index {
-    weight_map: Option<UniqueKeys>,
-}
-
-fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
-    let text = fs::read(path).map_err(Error::read(path))?;
-    let index: Index = serde_json::from_slice(&text)
-        .map_err(|error| Error::corrupt(path, format!("the index is not JSON of tensors: {error}")))?;
-    let UniqueKeys(map) =
-        index.weight_map.ok_or_else(|| Error::corrupt(path, "key weight_map is missing"))?;
-    map.iter()
-        .map(|(name, file)| match file.as_str() {
-            Some(file) if !file.contains(['/', '\\']) && file != ".." => Ok((name.clone(), file.to_owned())),
-            _ => Err(Error::corrupt(path, format!("tensor {name}: expected a file name, got {file}"))),
-        })
-        .collect()
 }
 
 #[cfg(test)]
