@@ -70,10 +70,7 @@ impl<'a> TensorView<'a> {
     /// # Errors
     /// One of the types is not floating.
     pub fn cast(self, to: Dtype) -> Result<Cow<'a, [u8]>> {
-        if self.dtype == to {
-            return Ok(self.bytes);
-        }
-        cast(self.name, &self.bytes, self.dtype, to).map(|bytes| Cow::Owned(bytes.into_owned()))
+        converted(self.name, self.bytes, self.dtype, to)
     }
 
     /// The elements as f32.
@@ -228,7 +225,7 @@ impl WeightDir {
     ///
     /// # Errors
     /// There is no such tensor, its type does not convert, or its bytes cannot be read (any more).
-    pub fn part<'a>(&'a self, name: &str, part: &'a TensorBox, to: Dtype) -> Result<Cow<'a, [u8]>> {
+    pub fn part(&self, name: &str, part: &TensorBox, to: Dtype) -> Result<Cow<'_, [u8]>> {
         let (name, (info, source)) = self.tensors.get_key_value(name).ok_or_else(|| self.missing(name))?;
         let width = info.dtype.num_bytes();
         let runs = TensorBox::whole(&info.shape).runs(part);
@@ -242,15 +239,14 @@ impl WeightDir {
             Source::Quantised(_) => Cow::Owned(self.tensor(name)?.bytes[span].to_vec()),
         };
         if let [_] = runs[..] {
-            return TensorView { name, dtype: info.dtype, shape: &part.shape, bytes }.cast(to);
+            return converted(name, bytes, info.dtype, to);
         }
         let mut gathered = Vec::with_capacity(part.num_elements() * width);
         for run in &runs {
             let start = (run.from - first.from) * width;
             gathered.extend_from_slice(&bytes[start..start + run.len * width]);
         }
-        let bytes = Cow::Owned(gathered);
-        TensorView { name, dtype: info.dtype, shape: &part.shape, bytes }.cast(to)
+        converted(name, Cow::Owned(gathered), info.dtype, to)
     }
 
     /// Elements `range` of a tensor in `buffer`. A stored one is not mapped for it, so that a walk through files of any size
@@ -319,6 +315,14 @@ impl WeightDir {
         });
         bad.map_or(Ok(()), Err)
     }
+}
+
+/// Elements in another floating type, or as they are when it is the same.
+fn converted<'a>(name: &str, bytes: Cow<'a, [u8]>, from: Dtype, to: Dtype) -> Result<Cow<'a, [u8]>> {
+    if from == to {
+        return Ok(bytes);
+    }
+    cast(name, &bytes, from, to).map(|bytes| Cow::Owned(bytes.into_owned()))
 }
 
 #[cfg(test)]
