@@ -1,5 +1,7 @@
 //! What a run tells of itself: every number under a known name, spans, token log-probs, `TensorBoard` and Prometheus.
 
+#[path = "fixtures/tiny_loop.rs"]
+mod tiny_loop;
 #[path = "fixtures/tiny_weights.rs"]
 mod tiny_weights;
 
@@ -13,10 +15,8 @@ use serde_json::Value;
 use slime_metrics::names::{self, Name};
 use slime_record::{Column, ColumnValues, Manifest, decode_segment};
 use tempfile::TempDir;
+use tiny_loop::{REWARD, ROLLOUT, TRAIN, log, start};
 
-const ROLLOUT: &str = env!("CARGO_BIN_EXE_slime-rollout");
-const TRAIN: &str = env!("CARGO_BIN_EXE_slime-train");
-const REWARD: &str = env!("CARGO_BIN_EXE_slime-reward");
 /// Steps of the run.
 const NUM_STEPS: u64 = 4;
 
@@ -39,24 +39,6 @@ fn run_dir(dir: &Path, sets: &[&str]) -> PathBuf {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     fs::write(run.join("run.toml"), output.stdout).expect("writable");
     run
-}
-
-fn start(program: &str, roles: &[&str], run: &Path) -> Child {
-    let log = fs::File::options().create(true).append(true).open(run.join("log.txt")).expect("writable");
-    Command::new(program)
-        .arg("--follow")
-        .arg(run)
-        .args(roles)
-        .env("OMP_NUM_THREADS", "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .expect("it starts")
-}
-
-fn log(run: &Path) -> String {
-    fs::read_to_string(run.join("log.txt")).unwrap_or_default()
 }
 
 fn finish(run: &Path, tools: Vec<Child>) {
