@@ -2,8 +2,6 @@
 
 #[path = "fixtures/tiny_loop.rs"]
 mod tiny_loop;
-#[path = "fixtures/tiny_weights.rs"]
-mod tiny_weights;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,10 +20,8 @@ const NUM_STEPS: u64 = 4;
 
 /// A run directory of a tiny model whose every token is a number.
 fn run_dir(dir: &Path, sets: &[&str]) -> PathBuf {
-    let (run, weights) = (dir.join("run"), dir.join("weights"));
-    fs::create_dir_all(&weights).expect("writable");
+    let (run, weights) = (dir.join("run"), tiny_loop::weights(dir));
     fs::create_dir(&run).expect("writable");
-    tiny_weights::write(&weights);
     let path = format!("model.path={}", weights.display());
     let steps = format!("run.num_steps={NUM_STEPS}");
     let ours = [&*path, &*steps, "rollout.rollout_batch_size=3", "rollout.n_samples_per_prompt=4"];
