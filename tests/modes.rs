@@ -246,9 +246,10 @@ fn rewards_that_never_come_are_named_and_end_the_run() {
 #[test]
 fn samples_of_a_drained_replica_go_on_where_they_were() {
     let dir = TempDir::new().expect("a folder");
-    // All steps may be drawn at once, one sample after the other, so that there is much to do when the first is committed.
+    // All steps may be drawn at once, a few samples at a time: when the first step is committed, there is much to do and,
+    // with the sample that completed it, others are under way.
     let sets = [
-        "rollout.max_in_flight=1",
+        "rollout.max_in_flight=4",
         "run.max_staleness=5",
         "rollout.max_response_len=400",
         "train.max_tokens_per_gpu=16384",
