@@ -45,8 +45,8 @@ fn check(tool: &str, program: &str, subcommands: &[&str]) {
     }
 }
 
-const SYNC: [&str; 6] =
-    ["verify", "push", "preflight", "preflight node", "preflight link", "preflight verdict"];
+const SYNC: [&str; 7] =
+    ["plan", "verify", "push", "preflight", "preflight node", "preflight link", "preflight verdict"];
 
 #[test]
 fn slime_convert_help_is_the_snapshot() {
@@ -84,7 +84,7 @@ const TOOLS: [(&str, &str, &[&str]); 6] = [
     ("slime-reward", env!("CARGO_BIN_EXE_slime-reward"), &[]),
     ("slime-rollout", env!("CARGO_BIN_EXE_slime-rollout"), &["score", "serve"]),
     ("slime-stat", env!("CARGO_BIN_EXE_slime-stat"), &[]),
-    ("slime-sync", env!("CARGO_BIN_EXE_slime-sync"), &["verify", "push"]),
+    ("slime-sync", env!("CARGO_BIN_EXE_slime-sync"), &["plan", "verify", "push"]),
     ("slime-train", env!("CARGO_BIN_EXE_slime-train"), &[]),
 ];
 

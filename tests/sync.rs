@@ -87,3 +87,52 @@ fn weight_directory_is_verified_by_itself() {
     let output = sync(&[Path::new("verify"), &dir]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+fn plan(args: &str) -> Output {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slime-sync"));
+    command.current_dir(home).arg("plan").args(args.split_whitespace()).output().expect("slime-sync starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn plan_of_two_layouts_says_what_goes_over_which_way() {
+    let of = "configs/models/Qwen3-0.6B.json --trainer tp=2,pp=2,dp=2 --engine tp=2 --replicas 4 --gpus-per-node 4";
+    let output = plan(of);
+    let shown = text(&output.stdout);
+    assert!(output.status.success() && shown.contains("trainer    tp 2, pp 2, dp 2: 8 ranks\n"), "{shown}");
+    let json: serde_json::Value =
+        serde_json::from_slice(&plan(&format!("{of} --json")).stdout).expect("JSON");
+    // Two ranks hold all of the 596,049,920 parameters, and both the 57,344 + 7,168 + 1,024 of the norms.
+    let of_replica = 2 * (596_049_920 + 28 * (2 * 1024 + 2 * 128) + 1024);
+    assert_eq!(json["bytes"]["network"], 4 * of_replica, "{json}");
+    assert_eq!(json["sent"].as_array().map(Vec::len), Some(8));
+    let lines = text(&plan(&format!("{of} --list links")).stdout);
+    let bytes = lines.lines().skip(1).map(|line| line.rsplit('\t').next().expect("bytes").parse::<u64>());
+    assert_eq!(bytes.sum::<Result<u64, _>>().expect("numbers"), 4 * of_replica);
+    let lines = text(&plan(&format!("{of} --list transfers")).stdout);
+    assert_eq!(lines.lines().count() - 1, 4 * json["num_transfers"].as_u64().expect("a number") as usize);
+}
+
+#[test]
+fn plan_refuses_what_does_not_fit_with_a_hint() {
+    let model = "configs/models/GLM-4.7.json";
+    for (args, code, part) in [
+        (format!("{model} --trainer tp=5 --engine tp=1"), 65, "tp divides the 96 heads"),
+        (format!("{model} --trainer vp=3 --engine tp=1"), 64, "expected tp, pp, cp, ep, etp or dp"),
+        (
+            "configs/models/Qwen3-4B.json --trainer tp=8 --engine tp=8 --dtype fp8_block".to_owned(),
+            78,
+            "expected boxes of whole blocks of 128 x 128",
+        ),
+        ("no/such.json --trainer tp=1 --engine tp=1".to_owned(), 66, "no/such.json"),
+    ] {
+        let output = plan(&args);
+        let stderr = text(&output.stderr);
+        assert!(output.status.code() == Some(code) && stderr.contains(part), "{args}: {stderr}");
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use slime_cli::Verbosity;
 
+use crate::plan::args::Plan;
 use crate::preflight::args::Preflight;
 
 /// Looks after the way of the weights, and before a job after its nodes
@@ -13,8 +14,8 @@ use crate::preflight::args::Preflight;
     name = "slime-sync",
     version,
     after_help = "\
-Reads:   version/*.json and weights/ of a run directory, or a weight directory; preflight
-         reads the node
+Reads:   version/*.json and weights/ of a run directory, or a weight directory; plan reads a
+         config.json, preflight the node
 Writes:  a line per version on stdout; the copy of push (under a temporary name, then
          renamed); preflight writes JSON lines
 Example: slime-sync push runs/quickstart /local/weights --version 42
@@ -31,6 +32,8 @@ pub struct Args {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Shows which trainer rank sends what to which engine rank, from the two layouts alone
+    Plan(Plan),
     /// Reads versions and compares every 16 MiB chunk with its published checksum
     Verify(Verify),
     /// Copies a version, verified on the way, to a new weight directory

@@ -48,6 +48,37 @@ pub enum Error {
         /// The hash of the directory.
         got: u64,
     },
+    /// The layout of ranks is impossible.
+    #[error(transparent)]
+    Layout(#[from] slime_comm::Error),
+    /// An engine's rank would hold a part of a block or group whose elements share a scale.
+    #[error(
+        "tensor {tensor}: expected boxes of whole blocks of {block}, got {shape:?} from {start:?} on; hint: an engine of fewer tensor-parallel ranks, or another --dtype"
+    )]
+    CutBlock {
+        /// The tensor.
+        tensor: String,
+        /// Rows and columns of a block.
+        block: String,
+        /// Where the box begins.
+        start: Vec<usize>,
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// The boxes of the trainer do not make up one of an engine.
+    #[error(
+        "tensor {tensor}: rank {receiver} of an engine: expected {expected} elements once each, got {got}"
+    )]
+    NotCovered {
+        /// The tensor.
+        tensor: String,
+        /// The rank within its replica.
+        receiver: usize,
+        /// Elements of the rank's box.
+        expected: usize,
+        /// Elements that would come.
+        got: usize,
+    },
     /// Reading failed.
     #[error("{path}: cannot read: {source}", path = path.display())]
     Read {
@@ -64,6 +95,8 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Weights(source) => source.exit_code(),
+            Self::Layout(_) | Self::CutBlock { .. } => 78,
+            Self::NotCovered { .. } => 70,
             Self::Checksum { .. } | Self::Tensors { .. } | Self::Identity { .. } => 65,
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => 66,
             Self::Read { .. } => 74,
