@@ -325,3 +325,24 @@ fn weighted_sources_of_parquet_and_packed_lines_are_drawn_and_named() {
     fs::write(&config, sources).unwrap();
     assert_refused(&rollout(&args, ""), 66, &["easy.jsonl.zst: No such file"]);
 }
+
+#[test]
+fn quantised_directories_give_the_samples_of_what_they_hold() {
+    let dir = TempDir::new().unwrap();
+    let weights = weights(&dir);
+    let convert = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_slime-convert")).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let place = |name: &str| dir.path().join(name).display().to_string();
+    let plain = rows(&sample(&weights, &[], PROMPTS));
+    for form in ["fp8_block", "fp8_tensor", "int4_awq", "int4_gptq", "int4_ct"] {
+        let (low, back) = (place(form), place(&format!("{form}.back")));
+        convert(&["export", weights.to_str().unwrap(), &low, "--dtype", form, "--group-size", "16"]);
+        convert(&["import", &low, &back]);
+        let of = |dir: &str| rows(&sample(Path::new(dir), &[], PROMPTS));
+        let samples = of(&low);
+        assert_eq!(samples, of(&back), "{form}");
+        assert_ne!(samples, plain, "{form}");
+    }
+}
