@@ -352,6 +352,8 @@ mod ahead_tests;
 #[cfg(test)]
 mod draft_tests;
 mod live;
+#[cfg(test)]
+mod priority_tests;
 mod step;
 #[cfg(test)]
 mod tests;

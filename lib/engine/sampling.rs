@@ -67,6 +67,9 @@ pub struct SamplingParams {
     pub top_log_probs: usize,
     /// The language responses are kept to; log-probs are those under it.
     pub constraint: Option<Constraint>,
+    /// Of requests that want the same room the one with the larger number gets it; running samples of smaller numbers make
+    /// room for it, and lose nothing.
+    pub priority: i64,
 }
 
 impl Default for SamplingParams {
@@ -88,6 +91,7 @@ impl Default for SamplingParams {
             n: 1,
             top_log_probs: 0,
             constraint: None,
+            priority: 0,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Decides what each step computes: running sequences first, long prompts in chunks, waiting sequences as room
-//! allows. Out of blocks, the newest sequence goes back to the queue and keeps every token it has.
+//! allows. Out of blocks, the newest sequence of the lowest priority goes back to the queue and keeps every token it has; so
+//! does one of lower priority when one of higher priority waits.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
@@ -12,12 +14,20 @@ use crate::{Batch, BlockCopy, BlockManager};
 /// Sequences waiting and running, and the blocks they hold.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
+    /// By falling priority, and of one priority in the order they came.
     waiting: VecDeque<Sequence>,
+    /// Likewise, in the order they were let in; new ones are at the end until the next step.
     running: Vec<Sequence>,
     blocks: BlockManager,
     max_num_seqs: usize,
     max_batch_tokens: usize,
     num_preemptions: u64,
+}
+
+/// Samples of one running request.
+struct Siblings {
+    priority: i64,
+    num_waiting: usize,
 }
 
 impl Scheduler {
@@ -55,7 +65,8 @@ impl Scheduler {
     }
 
     pub fn add(&mut self, sequence: Sequence) {
-        self.waiting.push_back(sequence);
+        let place = self.waiting.partition_point(|s| s.priority() >= sequence.priority());
+        self.waiting.insert(place, sequence);
     }
 
     /// Guesses the next tokens of the running sequences that can be guessed.
@@ -72,6 +83,8 @@ impl Scheduler {
         for sequence in &mut self.running {
             tell(&mut self.blocks, sequence);
         }
+        self.running.sort_by_key(|s| Reverse(s.priority()));
+        self.make_room();
         let before = self.num_preemptions;
         // Sequences that only decode go first, so that long prompts never make them wait.
         self.continue_running(&mut budget, &mut copies, |s| s.num_pending() == 1 && !s.is_full());
@@ -80,6 +93,36 @@ impl Scheduler {
             self.admit(&mut budget, &mut copies);
         }
         self.batch(copies)
+    }
+
+    /// Puts running sequences back while one of higher priority waits for their seats or blocks.
+    fn make_room(&mut self) {
+        while let Some(wanted) = self.first_admissible()
+            && let Some(last) = self.running.last()
+            && last.priority() < wanted.priority()
+        {
+            let is_above = |s: &&Sequence| s.priority() > last.priority();
+            let num_seats = self.running.len() + self.waiting.iter().take_while(is_above).count();
+            let num_blocks = self.blocks.num_needed(&[], 0, wanted.tokens.len().min(self.max_batch_tokens));
+            if num_seats <= self.max_num_seqs && num_blocks + self.num_kept_free() <= self.blocks.num_free() {
+                return;
+            }
+            self.preempt(self.running.len() - 1);
+        }
+    }
+
+    /// The first waiting sequence that does not wait for its sibling's prompt, or for tokens on their way.
+    fn first_admissible(&self) -> Option<&Sequence> {
+        let is_due = |s: &&Sequence| {
+            let mut siblings = self.running.iter().filter(|other| other.order == s.order).peekable();
+            !s.is_full() && (siblings.peek().is_none() || siblings.any(Sequence::has_prompt))
+        };
+        self.waiting.iter().find(is_due)
+    }
+
+    /// Blocks that are left to the running sequences when another one is let in.
+    fn num_kept_free(&self) -> usize {
+        if self.running.is_empty() { 0 } else { self.blocks.num_blocks() / 100 }
     }
 
     fn continue_running(
@@ -125,10 +168,15 @@ impl Scheduler {
     /// share the blocks and compute only the prompt's last token, whose logits each of them needs.
     fn admit(&mut self, budget: &mut usize, copies: &mut Vec<BlockCopy>) {
         let mut siblings = self.waiting_siblings();
-        let mut num_reserved: usize = siblings.values().sum();
+        let (mut level, mut num_reserved) = (None, 0);
         let mut i = 0;
         while i < self.waiting.len() && *budget > 0 && self.running.len() < self.max_num_seqs {
-            let order = self.waiting[i].order;
+            let (order, priority) = (self.waiting[i].order, self.waiting[i].priority());
+            if level != Some(priority) {
+                let is_before = |siblings: &&Siblings| siblings.priority >= priority;
+                num_reserved = siblings.values().filter(is_before).map(|siblings| siblings.num_waiting).sum();
+                level = Some(priority);
+            }
             let is_sibling = siblings.contains_key(&order);
             let donor = self.running.iter().position(|s| s.order == order && s.has_prompt());
             if is_sibling && donor.is_none() || self.waiting[i].is_full() {
@@ -146,22 +194,24 @@ impl Scheduler {
                 break;
             }
             *budget -= self.running.last().map_or(0, |s| s.chunk_len);
-            if is_sibling {
+            if let Some(siblings) = siblings.get_mut(&order) {
+                siblings.num_waiting -= 1;
                 num_reserved -= 1;
             } else {
-                let left = self.waiting.iter().filter(|s| s.order == order).count();
-                siblings.insert(order, left);
-                num_reserved += left;
+                let num_waiting = self.waiting.iter().filter(|s| s.order == order).count();
+                siblings.insert(order, Siblings { priority, num_waiting });
+                num_reserved += num_waiting;
             }
         }
     }
 
-    /// How many samples of each running request still wait.
-    fn waiting_siblings(&self) -> HashMap<u64, usize> {
-        let mut siblings: HashMap<u64, usize> = self.running.iter().map(|s| (s.order, 0)).collect();
+    /// The samples of each running request that still wait.
+    fn waiting_siblings(&self) -> HashMap<u64, Siblings> {
+        let none = |s: &Sequence| (s.order, Siblings { priority: s.priority(), num_waiting: 0 });
+        let mut siblings: HashMap<u64, Siblings> = self.running.iter().map(none).collect();
         for sequence in &self.waiting {
-            if let Some(count) = siblings.get_mut(&sequence.order) {
-                *count += 1;
+            if let Some(siblings) = siblings.get_mut(&sequence.order) {
+                siblings.num_waiting += 1;
             }
         }
         siblings
@@ -197,7 +247,7 @@ impl Scheduler {
         let start = sequence.num_computed;
         let end = start + sequence.num_pending().min(budget);
         let needed = self.blocks.num_needed(&sequence.block_table, start, end);
-        let reserve = if self.running.is_empty() { 0 } else { self.blocks.num_blocks() / 100 };
+        let reserve = self.num_kept_free();
         self.running.push(sequence);
         let last = self.running.len() - 1;
         if needed + reserve <= self.blocks.num_free() && self.reserve(last, budget, copies) {
@@ -213,7 +263,8 @@ impl Scheduler {
     fn preempt(&mut self, i: usize) {
         let mut sequence = self.running.remove(i);
         self.give_up(&mut sequence);
-        self.waiting.push_front(sequence);
+        let place = self.waiting.partition_point(|s| s.priority() > sequence.priority());
+        self.waiting.insert(place, sequence);
         self.num_preemptions += 1;
     }
 

@@ -185,6 +185,10 @@ impl Sequence {
         self.chunk_len > 0 && self.chunk_len == self.num_pending() + self.draft.len()
     }
 
+    pub fn priority(&self) -> i64 {
+        self.request.params.priority
+    }
+
     pub fn has_prompt(&self) -> bool {
         self.num_computed >= self.prompt_len()
     }

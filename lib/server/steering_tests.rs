@@ -163,3 +163,28 @@ async fn prompts_are_found_again_until_the_cache_is_flushed() {
     let (status, _) = server.call("POST", "/flush_cache", Body::empty()).await;
     assert_eq!((status.as_u16(), cached(server.ok("/generate", body).await)), (200, 0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_higher_priority_run_first() {
+    let server = &Server::with(64, 1, 1000, None);
+    // The one that runs first finds nothing in the cache, the others its prompt.
+    let ask = |priority: i64| async move {
+        let body = json!({"input_ids": prompt(9), "sampling_params": seeded(5, 1), "priority": priority});
+        server.ok("/generate", body).await["meta_info"]["cached_tokens"].as_u64().unwrap()
+    };
+    let steer = |num: usize| async move {
+        server.has_unfinished(num).await;
+        server.ok("/continue_generation", json!({})).await;
+    };
+    server.ok("/pause_generation", json!({"mode": "in_place"})).await;
+    let (none, first, later, ()) = tokio::join!(ask(0), ask(7), ask(-3), steer(3));
+    assert!(none > 0 && first == 0 && later > 0, "{none} {first} {later}");
+    server.rests().await;
+    server.call("POST", "/flush_cache", Body::empty()).await;
+    server.ok("/pause_generation", json!({"mode": "in_place"})).await;
+    let body = json!({"prompt": prompt(9), "max_tokens": 5, "temperature": 0, "priority": 1});
+    let (cached, _, ()) = tokio::join!(ask(0), server.ok("/v1/completions", body), steer(2));
+    assert!(cached > 0);
+    let (status, _) = server.post("/generate", json!({"input_ids": prompt(3), "priority": "high"})).await;
+    assert_eq!(status, 400);
+}

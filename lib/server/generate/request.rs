@@ -9,7 +9,7 @@ use crate::sampling::{OneOrMany, SamplingFields, refuse};
 use crate::{ApiError, ApiResult, Wanted};
 
 /// Fields of `SGLang` that say how a request is routed or logged, not what is computed.
-const WITHOUT_EFFECT: [&str; 14] = [
+const WITHOUT_EFFECT: [&str; 13] = [
     "background",
     "bootstrap_host",
     "bootstrap_port",
@@ -21,7 +21,6 @@ const WITHOUT_EFFECT: [&str; 14] = [
     "log_metrics",
     "modalities",
     "no_logs",
-    "priority",
     "routed_dp_rank",
     "routing_key",
 ];
@@ -54,6 +53,7 @@ struct Fields {
     return_logprob: Option<OneOrMany<bool>>,
     logprob_start_len: Option<OneOrMany<i64>>,
     top_logprobs_num: Option<OneOrMany<u32>>,
+    priority: Option<i64>,
     #[serde(default)]
     return_text_in_logprobs: bool,
     #[serde(default)]
@@ -143,6 +143,7 @@ impl Batch {
             let log_prob_start = start_of(start, tokens.len())?.filter(|_| has_log_probs);
             let mut params = sampling.params;
             params.top_log_probs = num_top;
+            params.priority = fields.priority.unwrap_or(0);
             asked.push(Asked {
                 rules: sampling.rules,
                 prompt: tokens.clone(),

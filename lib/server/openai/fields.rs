@@ -10,10 +10,9 @@ use crate::sampling::{OneOrMany, Sampling, SamplingFields, SeedFields, refuse};
 use crate::{ApiError, ApiResult};
 
 /// Fields that say who asks or how it is billed, logged or routed, not what is computed.
-const WITHOUT_EFFECT: [&str; 12] = [
+const WITHOUT_EFFECT: [&str; 11] = [
     "metadata",
     "parallel_tool_calls",
-    "priority",
     "prompt_cache_key",
     "reasoning_effort",
     "safety_identifier",
@@ -66,6 +65,7 @@ pub struct Fields {
     presence_penalty: Option<f64>,
     repetition_penalty: Option<f64>,
     logit_bias: Option<BTreeMap<String, f32>>,
+    priority: Option<i64>,
 }
 
 /// `stream_options`.
@@ -155,7 +155,9 @@ impl Fields {
             logit_bias: self.logit_bias.clone(),
             ..SamplingFields::default()
         };
-        fields.resolve(app).await
+        let mut sampling = fields.resolve(app).await?;
+        sampling.params.priority = self.priority.unwrap_or(0);
+        Ok(sampling)
     }
 
     /// What the request itself says of the length.
