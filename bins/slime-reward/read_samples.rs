@@ -165,6 +165,8 @@ impl Input {
                     return Ok(Some(Err(bad("not UTF-8".to_owned()))));
                 };
                 let text = text.trim_end_matches(['\n', '\r']);
+                // Some editors begin a file with the mark of its byte order.
+                let text = if *number == 1 { text.trim_start_matches('\u{feff}') } else { text };
                 if !text.trim().is_empty() {
                     return Ok(Some(parse_line(text, *number).map_err(bad)));
                 }

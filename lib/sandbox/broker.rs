@@ -170,6 +170,8 @@ pub(crate) fn may_signal(tier: Tier) -> bool {
 
 fn take_ground(start: &Start) -> Result<(), String> {
     outer::forget_signals();
+    // The tool times its cases: without it one could go on for ever.
+    outer::die_with_parent();
     let shown = view::shown(&start.roots);
     match start.tier {
         Tier::Namespaces => outer::enter_root(&shown),

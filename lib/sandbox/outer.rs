@@ -200,13 +200,16 @@ pub(crate) fn reap_all() {
     while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
 }
 
-/// Orphans of a case become children of this process, which ends them; it dies with the broker.
+/// This process is killed when its parent dies, however that dies.
+pub(crate) fn die_with_parent() {
+    // SAFETY: a setting of this process.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Orphans of a case become children of this process, which ends them.
 pub(crate) fn adopt_orphans() {
-    // SAFETY: two settings of this process.
-    unsafe {
-        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-    }
+    // SAFETY: a setting of this process.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
 }
 
 /// Duplicates a descriptor to a number that stays open over `exec`.

@@ -30,9 +30,16 @@ pub(crate) fn last_boxed(text: &str) -> Option<&str> {
     boxes(text).into_iter().max().map(|(start, end)| &text[start..end])
 }
 
-/// The contents of all closed boxes, the innermost first where one holds another.
-pub(crate) fn all_boxed(text: &str) -> Vec<&str> {
-    boxes(text).into_iter().map(|(start, end)| &text[start..end]).collect()
+/// The contents of all closed boxes that hold no other one: together they are no longer than the text.
+pub(crate) fn innermost_boxed(text: &str) -> Vec<&str> {
+    let mut innermost: Vec<(usize, usize)> = Vec::new();
+    for (start, end) in boxes(text) {
+        // A box closes after those within it.
+        if innermost.last().is_none_or(|(inner, _)| *inner < start) {
+            innermost.push((start, end));
+        }
+    }
+    innermost.into_iter().map(|(start, end)| &text[start..end]).collect()
 }
 
 /// Where the contents of closed boxes begin and end.
@@ -109,6 +116,10 @@ mod tests {
         assert_eq!(last_boxed("no box"), None);
         assert_eq!(last_boxed(r"\boxed{"), None);
         assert_eq!(last_boxed(r"\boxed{\text{a} \boxed{7}}"), Some("7"));
+        assert_eq!(
+            innermost_boxed(r"\boxed{1} \boxed{2 \boxed{3} \boxed{4}} \boxed{5}"),
+            ["1", "3", "4", "5"]
+        );
         assert_eq!(last_boxed(&r"\boxed{".repeat(150_000)), None);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::answer::{all_boxed, answer_text, last_boxed};
+use crate::answer::{answer_text, innermost_boxed, last_boxed};
 use crate::error::Result;
 use crate::nested::inner;
 use crate::options::Options;
@@ -49,13 +49,14 @@ impl Guard {
             return Some(format!("a thought of {len} characters, at least {} expected", self.min_think));
         }
         let boxes: HashSet<String> =
-            all_boxed(answer).into_iter().map(|content| content.split_whitespace().collect()).collect();
+            innermost_boxed(answer).into_iter().map(|content| content.split_whitespace().collect()).collect();
         if boxes.len() > self.max_boxes {
             return Some(format!("{} different boxes, at most {} expected", boxes.len(), self.max_boxes));
         }
         let prompt = row.prompt.map(prompt_text).unwrap_or_default();
         let place = last_boxed(answer).or_else(|| answer.trim().lines().next_back()).unwrap_or_default();
-        let num = num_named(place, &candidates(row, &prompt));
+        let candidates = candidates(row, &prompt);
+        let num = num_named(place, &candidates).max(num_letters(place, candidates.len()));
         if num > self.max_candidates {
             return Some(format!("{num} of the choices named, at most {} expected", self.max_candidates));
         }
@@ -150,6 +151,21 @@ fn num_named(text: &str, candidates: &[String]) -> usize {
     named.iter().filter(|one| !is_part(one)).count()
 }
 
+/// How many different letters of so many choices a text names, each as a word; an article is none.
+fn num_letters(text: &str, num: usize) -> usize {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let letter = |(at, word): (usize, &&str)| {
+        let mut letters = word.trim_matches(|c: char| !c.is_alphanumeric()).chars();
+        let letter = letters.next().filter(|_| letters.next().is_none())?;
+        let is_choice = ('A'..='Z').take(num).any(|known| known == letter);
+        let follows =
+            words.get(at + 1).is_some_and(|next| next.starts_with(|c: char| c.is_ascii_lowercase()));
+        let is_article = matches!(*word, "A" | "I") && follows;
+        (is_choice && !is_article).then_some(letter)
+    };
+    words.iter().enumerate().filter_map(letter).collect::<HashSet<char>>().len()
+}
+
 /// The share of the answer's runs of words that the prompt has; 0 for a short answer.
 fn echo_share(answer: &str, prompt: &str) -> f64 {
     let (answer, prompt) = (answer.to_lowercase(), prompt.to_lowercase());
@@ -186,6 +202,8 @@ mod tests {
             ("\\boxed{4} or \\boxed{5}", "2 different boxes"),
             ("<think> \n</think>Paris", "a thought of 0 characters"),
             ("Rome, Paris", "2 of the choices named"),
+            ("A B C", "3 of the choices named"),
+            ("Answer: (A) or (B)", "2 of the choices named"),
             (
                 "Which city is the capital of France, where the Seine flows through old bridges?",
                 "100 % of the answer",
@@ -198,6 +216,7 @@ mod tests {
             "Paris",
             "New Paris",
             "It is not Rome.\nParis",
+            "A fine city it is: B",
             "\\boxed{4} so \\boxed{4}",
             "<think>Seine</think>Paris",
             "</think>",

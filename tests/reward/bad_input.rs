@@ -21,6 +21,8 @@ fn bad_input_is_one_error_with_its_line() {
         assert!(text.starts_with(&format!("slime-reward: error: {problem}")), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
+    let output = reward(&["--type", "number"], &format!("\u{feff}{good}"));
+    assert!(output.status.success() && rows(&output)[0]["reward"] == json!(1.0), "{}", message(&output));
     let output = reward(&["--type", "number"], "");
     assert_eq!((output.status.code(), message(&output).contains("empty")), (Some(65), true));
 }

@@ -138,6 +138,12 @@ impl RowVerifier for Instructions {
     }
 }
 
+/// The ids of all kinds.
+#[cfg(test)]
+pub(crate) fn kind_ids() -> impl Iterator<Item = &'static str> {
+    kinds::IFEVAL.iter().chain(kinds::IFBENCH).map(|(id, _)| *id)
+}
+
 /// The response and what it is without its first line, its last, both, and without asterisks.
 fn loose(response: &str) -> Vec<String> {
     let lines: Vec<&str> = response.split('\n').collect();

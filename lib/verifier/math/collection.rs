@@ -81,6 +81,17 @@ pub(crate) fn equal(gold: &Expr, found: &Expr, rounding: Rounding) -> Option<&'s
                 _ => None,
             }
         }
+        // Programs write a matrix as a list of its rows, and a vector in square brackets.
+        (Expr::Matrix(own), Expr::List(Brackets::Square, items)) => {
+            let entries = |row: &Expr| match row {
+                Expr::List(Brackets::Square | Brackets::Paren, entries) => Some(entries.clone()),
+                _ => None,
+            };
+            match items.iter().map(entries).collect::<Option<Vec<_>>>() {
+                Some(rows) => trees(gold, &Expr::Matrix(rows), rounding),
+                None => in_order(&vector(own)?, items, rounding),
+            }
+        }
         // A vector may be written as a tuple.
         (Expr::Matrix(rows), Expr::List(Brackets::Paren | Brackets::Angle, items)) => {
             in_order(&vector(rows)?, items, rounding)

@@ -10,6 +10,7 @@ use crate::math::quick;
 use crate::math::rational;
 use crate::math::real_set::RealSet;
 use crate::math::relation;
+use crate::math::spelled;
 use crate::math::text;
 use crate::math::tree::{Brackets, Expr};
 use crate::math::unit::{Dimension, Unit};
@@ -45,6 +46,9 @@ pub(crate) fn answers(gold: &str, found: &str, rounding: Rounding) -> Option<&'s
     if says(gold, found) {
         return Some("the same words");
     }
+    if are_other_currencies(gold, found) {
+        return None;
+    }
     if gold.len().max(found.len()) > MAX_BYTES {
         return None;
     }
@@ -64,6 +68,7 @@ pub(crate) fn answers(gold: &str, found: &str, rounding: Rounding) -> Option<&'s
         }
         trees
     };
+    let (gold, found) = (spelled::digits(&gold).unwrap_or(gold), spelled::digits(&found).unwrap_or(found));
     let (golds, founds) = (of(&gold), of(&found));
     golds.iter().find_map(|gold| founds.iter().find_map(|found| trees(gold, found, rounding)))
 }
@@ -77,7 +82,23 @@ fn unmarked(text: &str) -> impl Iterator<Item = char> {
 pub(crate) fn says(gold: &str, text: &str) -> bool {
     let words = text::normal(gold);
     let is_said = gold.starts_with("\\text{") || is_words(&words);
-    is_said && !words.is_empty() && words == text::normal(text)
+    if !is_said || words.is_empty() {
+        return false;
+    }
+    let said = text::normal(text);
+    // There may be no solution, or no solutions.
+    let is_none = words.starts_with("no ") && said.starts_with("no ");
+    words == said || is_none && words.trim_end_matches('s') == said.trim_end_matches('s')
+}
+
+/// Whether both name money, but not the same.
+fn are_other_currencies(gold: &str, found: &str) -> bool {
+    let of = |text: &str| {
+        // A dollar without a backslash marks a formula.
+        let sign = text.chars().find(|c| "€£¥₹".contains(*c));
+        sign.or_else(|| text.contains("\\$").then_some('$'))
+    };
+    matches!((of(gold), of(found)), (Some(one), Some(other)) if one != other)
 }
 
 /// Whether words are words: formulas are compared as such, for `f(y)` is not `f y`.
@@ -195,11 +216,24 @@ fn quantities(gold: &Expr, found: &Expr, rounding: Rounding) -> Option<&'static 
     }
 }
 
-/// A product with a letter, as `1 m`, where the letter is a unit of the dimension that the other side has.
+/// A product with letters, as `1 m`, `5 m^2` or `5 m/s`, where these are a unit of the dimension that the other side has.
 fn with_unit(expr: &Expr, other: &Unit) -> Option<Expr> {
     let Expr::Product(factors) = expr else { return None };
-    let [value, Expr::Symbol(letter)] = &factors[..] else { return None };
-    let unit = Unit::named(letter);
+    let (value, letters) = factors.split_first()?;
+    let unit = match letters {
+        [Expr::Symbol(letter)] => Unit::named(letter),
+        [Expr::Power(base, exponent)] => match (base.as_ref(), exponent.as_ref()) {
+            (Expr::Symbol(letter), Expr::Number { value, .. }) => {
+                Unit::named(letter).power(rational::small(value)?)
+            }
+            _ => return None,
+        },
+        [Expr::Symbol(above), Expr::Power(below, exponent)] if **exponent == Expr::whole(-1) => {
+            let Expr::Symbol(below) = below.as_ref() else { return None };
+            Unit::named(&format!("{above}/{below}"))
+        }
+        _ => return None,
+    };
     let is_alike = unit.known.as_ref()?.0 == other.known.as_ref()?.0;
     (is_alike && matches!(value, Expr::Number { .. })).then(|| Expr::Quantity(Box::new(value.clone()), unit))
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::math::formula::formulas;
+use crate::math::last_number::last_number;
 use crate::math::numeral::Commas;
 use crate::math::parse::parse;
 use crate::math::quick;
@@ -245,36 +246,6 @@ fn last_item(text: &str, as_list: bool) -> Option<Answer<'_>> {
         return Some(Answer { text: Cow::Owned(group.join(", ")), source: "the last formulas" });
     }
     Some(Answer::of(last.content, "the last formula"))
-}
-
-/// The last number of a text with its sign, a fraction with its denominator: not the digits of a word.
-fn last_number(text: &str) -> Option<&str> {
-    let bytes = text.as_bytes();
-    let mut end = bytes.len();
-    loop {
-        end = 1 + bytes.get(..end)?.iter().rposition(u8::is_ascii_digit)?;
-        let is_part = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b',' | b'/');
-        let mut start = bytes[..end].iter().rposition(|byte| !is_part(byte)).map_or(0, |at| at + 1);
-        while matches!(bytes.get(start), Some(b',' | b'/'))
-            || bytes.get(start) == Some(&b'.') && !bytes.get(start + 1).is_some_and(u8::is_ascii_digit)
-        {
-            start += 1;
-        }
-        // `H2O` and `x_1` are words.
-        let before = start.checked_sub(1).and_then(|at| bytes.get(at));
-        if before.is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_') {
-            end = start;
-            continue;
-        }
-        let is_sign = before == Some(&b'-')
-            && start.checked_sub(2).and_then(|at| bytes.get(at)).is_none_or(|byte| b" (=:$".contains(byte));
-        let start = if is_sign { start - 1 } else { start };
-        // A percent sign belongs to it.
-        let rest = &text[end..];
-        let percent = rest.trim_start_matches([' ', '\\']);
-        let end = if percent.starts_with('%') { text.len() - percent.len() + 1 } else { end };
-        return Some(&text[start..end]);
-    }
 }
 
 #[cfg(test)]

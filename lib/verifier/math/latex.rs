@@ -4,7 +4,7 @@ use crate::answer::closing_brace;
 use crate::math::numeral::{self, Commas};
 use crate::math::plain;
 use crate::math::rational::Rational;
-use crate::math::token::{Bracket, Kind, Tokens};
+use crate::math::token::{Bracket, Kind, Table, Tokens};
 use crate::math::tree::Relation;
 use crate::math::unit::Unit;
 use crate::math::words::{self, Command};
@@ -298,13 +298,19 @@ impl Lexer<'_> {
         let close = content.find('}')?;
         let name = content[..close].trim_end_matches('*').to_owned();
         self.at = self.text.len() - content.len() + close + 1;
-        let is_matrix = name.ends_with("matrix") || name == "array" || name == "cases";
+        let table = match name.as_str() {
+            "vmatrix" => Some(Table::Determinant),
+            "cases" => Some(Table::Cases),
+            // A norm is not its matrix.
+            "Vmatrix" => return None,
+            other => (other.ends_with("matrix") || other == "array").then_some(Table::Matrix),
+        };
         if begins {
             if self.environments.is_empty() {
                 self.is_prose_around = self.is_prose;
                 self.is_prose = false;
             }
-            self.environments.push(is_matrix);
+            self.environments.push(table.is_some());
             if name == "array" && self.rest().starts_with('{') {
                 self.at += self.rest().find('}')? + 1;
             }
@@ -314,16 +320,13 @@ impl Lexer<'_> {
                 self.is_prose = self.is_prose_around;
             }
         }
-        let bar = name == "vmatrix";
-        match (is_matrix, begins) {
-            (false, _) => {
+        match (table, begins) {
+            (None, _) => {
                 self.tokens.blank();
                 Some(())
             }
-            // A determinant is not its matrix.
-            _ if bar => None,
-            (true, true) => self.tokens.push(Kind::BeginMatrix),
-            (true, false) => self.tokens.push(Kind::EndMatrix),
+            (Some(table), true) => self.tokens.push(Kind::BeginTable(table)),
+            (Some(_), false) => self.tokens.push(Kind::EndTable),
         }
     }
 }

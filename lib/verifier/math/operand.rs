@@ -1,4 +1,4 @@
-//! Tokens to a tree: powers, brackets, functions, fractions, matrices.
+//! Tokens to a tree: powers, brackets, functions, fractions.
 
 use num_traits::Signed;
 
@@ -8,6 +8,14 @@ use crate::math::token::{Bracket, Kind};
 use crate::math::tree::{Brackets, Constant, Expr, Function};
 use crate::math::unit::Unit;
 use crate::math::words;
+
+/// The complex conjugate, where something is imaginary; a line over names and digits changes nothing.
+fn conjugate(expr: &Expr) -> Expr {
+    expr.map(&|part| match part {
+        Expr::Constant(Constant::I) => Expr::Constant(Constant::I).negative(),
+        other => other,
+    })
+}
 
 impl Parser {
     /// An operand with what is written behind and above it.
@@ -106,7 +114,8 @@ impl Parser {
             }
             Kind::Series(series) => self.nested(self.context, |parser| parser.series(series)),
             Kind::Root => self.root(),
-            Kind::BeginMatrix => self.nested(Context::default(), Self::matrix),
+            Kind::BeginTable(table) => self.nested(Context::default(), |parser| parser.table(table)),
+            Kind::Overline => Some(conjugate(&self.argument()?)),
             Kind::NumberSet(letter) => Some(Expr::NumberSet(letter)),
             Kind::EmptySet => Some(Expr::List(Brackets::Brace, Vec::new())),
             _ => None,
@@ -362,37 +371,5 @@ impl Parser {
         }
         let radicand = self.nested(Context::default(), Self::operand)?;
         Some(Expr::Call(Function::Root, vec![radicand, degree]))
-    }
-
-    fn matrix(&mut self) -> Option<Expr> {
-        let mut rows = vec![Vec::new()];
-        loop {
-            match self.peek()? {
-                Kind::EndMatrix => {
-                    self.take();
-                    break;
-                }
-                Kind::Row => {
-                    self.take();
-                    rows.push(Vec::new());
-                }
-                Kind::Cell => {
-                    self.take();
-                    if rows.last().is_some_and(Vec::is_empty) {
-                        return None;
-                    }
-                }
-                _ => {
-                    let entry = self.relation()?;
-                    if !matches!(self.peek(), Some(Kind::Cell | Kind::Row | Kind::EndMatrix)) {
-                        return None;
-                    }
-                    rows.last_mut()?.push(entry);
-                }
-            }
-        }
-        rows.retain(|row| !row.is_empty());
-        let width = rows.first()?.len();
-        rows.iter().all(|row| row.len() == width).then_some(Expr::Matrix(rows))
     }
 }

@@ -323,7 +323,8 @@ impl Parser {
                 | Kind::Root
                 | Kind::Binomial
                 | Kind::Series(_)
-                | Kind::BeginMatrix,
+                | Kind::BeginTable(_)
+                | Kind::Overline,
             ) => true,
             _ => false,
         }

@@ -132,12 +132,14 @@ pub(crate) fn letters(text: &str, at: usize, tokens: &mut Tokens) -> Option<usiz
         tokens.push(Kind::Union)?;
         return Some(end);
     }
-    // Letters that touch a number or an operator are variables; so is a single one, and two capitals.
+    // Letters that touch a number or an operator are variables; so is a single one, two capitals, and a few small ones of
+    // which no word is made.
     let touches = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit() || "+-*/^_=<>()|".contains(c));
     let before = text[..at].chars().next_back();
     let num = run.chars().count();
     let is_product = num <= 3 && (touches(before) || touches(text[end..].chars().next()))
-        || num == 2 && run.chars().all(|c| c.is_ascii_uppercase());
+        || num == 2 && run.chars().all(|c| c.is_ascii_uppercase())
+        || num <= 3 && run.chars().all(|c| c.is_ascii_lowercase() && !"aeiou".contains(c));
     if num == 1 || is_product {
         for c in run.chars() {
             tokens.push(words::letter(c))?;

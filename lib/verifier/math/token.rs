@@ -54,12 +54,14 @@ pub(crate) enum Kind {
     Close(Bracket),
     Bar,
     Fraction,
+    /// A line over what follows.
+    Overline,
     Root,
     Binomial,
     /// A sign before terms.
     Series(Series),
-    BeginMatrix,
-    EndMatrix,
+    BeginTable(Table),
+    EndTable,
     Cell,
     Row,
     Union,
@@ -67,6 +69,15 @@ pub(crate) enum Kind {
     SetMinus,
     NumberSet(char),
     EmptySet,
+}
+
+/// What cells in rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Table {
+    Matrix,
+    Determinant,
+    /// Equations, or the values of a function under conditions.
+    Cases,
 }
 
 /// Kinds of brackets.
