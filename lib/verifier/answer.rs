@@ -16,10 +16,21 @@ pub fn answer_text(response: &str) -> &str {
     }
 }
 
+/// The answer that is compared with a label: what the last `<answer>` holds, where there is one that closes behind the
+/// thought, else all behind it.
+pub(crate) fn final_answer(response: &str) -> &str {
+    let answer = answer_text(response);
+    let Some(close) = answer.rfind("</answer>") else { return answer };
+    match answer[..close].rfind("<answer>") {
+        Some(open) => &answer[open + "<answer>".len()..close],
+        None => answer,
+    }
+}
+
 /// What a response answers, for counting equal answers: the number in the last box, else the last box as it is, else the
 /// last number, else the whole answer without blanks around it.
 pub fn voted_answer(response: &str) -> String {
-    let answer = answer_text(response);
+    let answer = final_answer(response);
     let boxed = last_boxed(answer);
     let number = numeral::last_in(boxed.unwrap_or(answer), Commas::Thousands);
     number.map_or_else(|| boxed.unwrap_or(answer).trim().to_owned(), |found| show(&found.value))
@@ -93,6 +104,7 @@ mod tests {
             ("so \\boxed{1,000} and 3", "1000"),
             ("it is 1000.0", "1000"),
             ("<think>7</think> \\boxed{x} ", "x"),
+            ("<think>7</think><answer> x </answer>.", "x"),
             (" yes ", "yes"),
         ] {
             assert_eq!(voted_answer(response), answer, "{response}");
@@ -106,6 +118,15 @@ mod tests {
         assert_eq!(answer_text("<think>it may be 7"), "");
         assert_eq!(answer_text("<think>a</think>b<think>c"), "");
         assert_eq!(answer_text("plain"), "plain");
+    }
+
+    #[test]
+    fn final_answers_may_be_marked() {
+        assert_eq!(final_answer("<think>1</think> <answer>2</answer>"), "2");
+        assert_eq!(final_answer("<answer>1</answer> no: <answer>2</answer>."), "2");
+        assert_eq!(final_answer("<think><answer>1</answer></think>2"), "2");
+        assert_eq!(final_answer("</answer>2"), "</answer>2");
+        assert_eq!(final_answer("<answer>2"), "<answer>2");
     }
 
     #[test]

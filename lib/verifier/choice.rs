@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use crate::answer::answer_text;
+use crate::answer::final_answer;
 use crate::error::Result;
 use crate::{Row, RowVerifier, Verdict};
 
@@ -117,7 +117,7 @@ impl Question {
 impl RowVerifier for Choice {
     fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
         let question = Question::read(row.expected(), &row.metadata_object().unwrap_or_default());
-        let answer = answer_text(row.response);
+        let answer = final_answer(row.response);
         let letter = question.letter(answer);
         if let (Some(letter), Some(correct)) = (letter, question.correct) {
             let reason = format!("the letter is {letter}, the right one {correct}");

@@ -1,6 +1,6 @@
 //! The `exact` reward: the answer is the label, character for character, apart from surrounding blanks.
 
-use crate::answer::answer_text;
+use crate::answer::final_answer;
 use crate::error::Result;
 use crate::{Row, RowVerifier, Verdict};
 
@@ -10,7 +10,7 @@ pub(crate) struct Exact;
 
 impl RowVerifier for Exact {
     fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
-        let answer = answer_text(row.response).trim();
+        let answer = final_answer(row.response).trim();
         let right = answer == row.expected().trim();
         let verb = if right { "is" } else { "is not" };
         Ok(Verdict::of(right, format!("the answer {verb} the label")).about(answer))

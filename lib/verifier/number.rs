@@ -1,6 +1,6 @@
 //! The `number` reward: the number of the last box, or the last number of the answer, equals the label's.
 
-use crate::answer::{answer_text, last_boxed};
+use crate::answer::{final_answer, last_boxed};
 use crate::error::{Error, Result};
 use crate::math::numeral::{self, Commas};
 use crate::math::rational::{Rational, show};
@@ -17,7 +17,7 @@ impl RowVerifier for Number {
             name: "number",
             label: label.chars().take(80).collect(),
         })?;
-        let answer = answer_text(row.response);
+        let answer = final_answer(row.response);
         let boxed = last_boxed(answer);
         let rule = if boxed.is_some() { "number in the last box" } else { "last number" };
         Ok(match numeral::last_in(boxed.unwrap_or(answer), Commas::Thousands).map(|found| found.value) {

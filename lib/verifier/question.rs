@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::answer::answer_text;
+use crate::answer::final_answer;
 use crate::error::Result;
 use crate::{Row, RowVerifier, Verdict};
 
@@ -60,7 +60,7 @@ pub(crate) struct F1;
 
 impl RowVerifier for F1 {
     fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
-        let answer = bare(answer_text(row.response));
+        let answer = bare(final_answer(row.response));
         let answer = words(&answer);
         let scored =
             alternatives(row.expected()).into_iter().map(|truth| (f1(&answer, &words(&bare(&truth))), truth));
@@ -76,7 +76,7 @@ pub(crate) struct ExactMatch;
 
 impl RowVerifier for ExactMatch {
     fn verdict(&self, row: &Row<'_>) -> Result<Verdict> {
-        let answer = bare(answer_text(row.response));
+        let answer = bare(final_answer(row.response));
         let answer = words(&answer);
         let is_right = alternatives(row.expected()).iter().any(|truth| words(&bare(truth)) == answer);
         let verb = if is_right { "are" } else { "are not" };

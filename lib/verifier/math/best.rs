@@ -1,6 +1,6 @@
 //! The `math` reward: the answer of a response means the same as the label.
 
-use crate::answer::answer_text;
+use crate::answer::final_answer;
 use crate::error::Result;
 use crate::math::collection::both_signs;
 use crate::math::equal;
@@ -44,7 +44,7 @@ impl RowVerifier for Math {
     fn verdict(&self, sample: &Row<'_>) -> Result<Verdict> {
         let label = sample.expected();
         let gold = extract::label(label);
-        let answer = answer_text(sample.response);
+        let answer = final_answer(sample.response);
         // How many values are asked for, the label knows.
         let as_list = gold.source == "the last boxes" || is_list(&gold.text);
         let Some(found) = extract::answer(answer, as_list) else {
