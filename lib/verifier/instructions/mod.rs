@@ -150,6 +150,8 @@ fn loose(response: &str) -> Vec<String> {
     let cut = |from: usize, to: usize| lines.get(from..to).unwrap_or_default().join("\n").trim().to_owned();
     let num = lines.len();
     let mut variants = vec![response.to_owned(), cut(1, num), cut(0, num - 1), cut(1, num.saturating_sub(1))];
-    variants.extend(variants.clone().iter().map(|variant| variant.replace('*', "")));
+    if response.contains('*') {
+        variants.extend(variants.clone().iter().map(|variant| variant.replace('*', "")));
+    }
     variants
 }
