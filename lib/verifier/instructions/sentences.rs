@@ -1,10 +1,17 @@
 //! Sentences of an English text, cut where the Punkt tokenizer of the Natural Language Toolkit cuts: behind `.`, `?`
 //! or `!` (and closing quotes or brackets) before a blank, but not behind abbreviations and initials.
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
 /// Abbreviations behind which a sentence goes on.
 const ABBREVIATIONS: &str = "mr mrs ms dr prof rev gen col capt lt sgt maj adm gov sen rep pres hon st jr sr inc ltd corp \
     co bros vs e.g i.e a.m p.m u.s u.k u.n d.c ph.d m.d b.a m.a no vol fig sec dept univ jan feb aug sept oct nov dec \
     mt ft ave blvd al cf approx est messrs";
+
+static KNOWN: LazyLock<HashSet<&'static str>> = LazyLock::new(|| ABBREVIATIONS.split_whitespace().collect());
+/// Bytes of the longest abbreviation.
+const MAX_KNOWN_BYTES: usize = 6;
 
 /// The sentences of a text, without blanks around them.
 pub(super) fn sentences(text: &str) -> Vec<&str> {
@@ -59,13 +66,18 @@ fn ends_sentence(before: &str, marks: &str, next: &str) -> bool {
     let mut letters = word.chars();
     let is_initial =
         letters.next().is_some_and(char::is_uppercase) && letters.next().is_none() && word != "I";
-    let is_known = ABBREVIATIONS.split_whitespace().any(|known| known.eq_ignore_ascii_case(word));
+    let is_known = word.len() <= MAX_KNOWN_BYTES && KNOWN.contains(word.to_ascii_lowercase().as_str());
     !(is_initial || is_known) || next.is_empty()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_abbreviation_is_longer_than_the_longest() {
+        assert_eq!(KNOWN.iter().map(|known| known.len()).max(), Some(MAX_KNOWN_BYTES));
+    }
 
     #[test]
     fn sentences_end_at_marks_before_blanks() {

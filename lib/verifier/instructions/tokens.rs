@@ -31,11 +31,11 @@ fn cut_marks(chunk: &str, ends_sentence: bool, found: &mut Vec<String>) {
     let mut at = 0;
     while let Some(&letter) = letters.get(at) {
         let rest = letters.get(at + 1..).unwrap_or_default();
-        let run = 1 + rest.iter().take_while(|next| **next == letter).count();
+        let repeats = rest.first() == Some(&letter);
         let closes = || rest.iter().all(|next| ")]}>\"'»”’ ".contains(*next));
         let (num, alone) = match letter {
-            '.' if run > 1 => (run, true),
-            '-' if run > 1 => (2, true),
+            '.' if repeats => (1 + rest.iter().take_while(|next| **next == '.').count(), true),
+            '-' if repeats => (2, true),
             '.' => (1, ends_sentence && closes()),
             ',' | ':' => (1, !rest.first().is_some_and(char::is_ascii_digit)),
             '\'' => (1, word.is_empty() && !begins_ending(rest) || rest.is_empty() && !word.is_empty()),
@@ -55,7 +55,7 @@ fn cut_marks(chunk: &str, ends_sentence: bool, found: &mut Vec<String>) {
 }
 
 fn begins_ending(rest: &[char]) -> bool {
-    let rest: String = rest.iter().collect::<String>().to_lowercase();
+    let rest = rest.iter().take(2).collect::<String>().to_lowercase();
     ["re", "ve", "ll", "m", "t", "s", "d", "n"].iter().any(|ending| rest.starts_with(ending))
 }
 
