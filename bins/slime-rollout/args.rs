@@ -289,6 +289,6 @@ impl Once {
                 .with_hint("--prompts FILE, or --set data.environment=arithmetic --num-prompts 8"));
         }
         // What runs once is step 0.
-        Ok(config.at_step(0))
+        Ok(config.first_stage())
     }
 }

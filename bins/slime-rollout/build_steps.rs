@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use serde_json::json;
 use slime_cli::Failure;
-use slime_config::{Placement, RunConfig, RunDir};
+use slime_config::{Curriculum, Placement, RunConfig, RunDir};
 use slime_exchange::{
     ArrowFormat, BufferOrder, BuilderAction, BuilderConfig, Order, RewardAction, RewardWorker,
     RewardWorkerConfig, StepBuilder, Store,
 };
 use slime_metrics::trace::Span;
-use slime_record::Manifest;
+use slime_record::{Manifest, Stages};
 use slime_verifier::RewardSet;
 
 use crate::evaluate::Evaluator;
@@ -18,6 +18,7 @@ use crate::failure;
 use crate::follow::{Polled, patient};
 use crate::judge_groups::{Policy, REWARD};
 use crate::missing_rewards::MissingRewards;
+use crate::reach_stages;
 use crate::replicate::{BEAT_MS, groups_in_flight};
 use crate::write_metrics::{Metrics, REWARD_LANE};
 use crate::write_samples;
@@ -29,8 +30,12 @@ const MAX_DRAWS: u32 = 16;
 
 /// The step builder with its policy and, where rewards are computed in place, their worker.
 pub struct Builder {
+    config: RunConfig,
+    num_steps: u64,
     machine: StepBuilder<ArrowFormat>,
     policy: Policy,
+    /// As of the newest manifest that was told.
+    stages: Stages,
     rewarder: Option<(RewardWorker<ArrowFormat>, RewardSet)>,
     evaluator: Evaluator,
     metrics: Metrics,
@@ -48,7 +53,9 @@ impl Builder {
     pub fn start(store: &mut dyn Store, config: &RunConfig, run_dir: &RunDir) -> Result<Self, Failure> {
         let policy = Policy::new(config)?;
         let builder_config = builder_config(config, policy.num_prompts())?;
-        let evaluator = Evaluator::new(config, run_dir, builder_config.num_steps)?;
+        let num_steps = builder_config.num_steps;
+        config.check_stages_within(Some(num_steps)).map_err(failure!())?;
+        let evaluator = Evaluator::new(config, run_dir, num_steps)?;
         let format = ArrowFormat { provenance: write_samples::provenance(config) };
         let rewarder = match config.reward.placement {
             _ if config.data.kind.is_recorded() => None,
@@ -71,7 +78,8 @@ impl Builder {
         let metrics = Metrics::new(run_dir, config, machine.incarnation());
         let policy = policy.traced(metrics.trace().clone());
         let missing = MissingRewards::new(config.reward.patience_s);
-        Ok(Self { machine, policy, rewarder, evaluator, metrics, missing })
+        let (config, stages) = (config.clone(), Stages::default());
+        Ok(Self { config, num_steps, machine, policy, stages, rewarder, evaluator, metrics, missing })
     }
 
     /// Ends at the next poll; everything is durable already.
@@ -138,12 +146,22 @@ impl Builder {
         let num_samples: usize = manifest.groups.iter().map(|group| group.samples.len()).sum();
         let account = &manifest.account;
         tracing::info!(step = manifest.step, samples = num_samples, tokens = account.response, "committed");
+        if let Some(begun) = reach_stages::told(&self.config, &self.stages, &manifest.stages) {
+            tracing::info!(step = manifest.step, "{begun}");
+        }
+        self.stages.clone_from(&manifest.stages);
         self.metrics.committed(store, manifest, began)
     }
 
     /// The last words.
     pub fn finish(&self) {
         self.metrics.finish();
+        if self.machine.step() >= self.num_steps {
+            let Stages { begun, nearest, .. } = self.machine.stages();
+            for unreached in self.config.unreached_stages(begun, *nearest, self.num_steps) {
+                tracing::warn!("{unreached}");
+            }
+        }
         let num_restarts = slime_verifier::num_sandbox_restarts();
         if num_restarts > 0 {
             tracing::warn!("zygotes of the sandbox ended and were started again: {num_restarts}");
@@ -163,7 +181,6 @@ fn builder_config(config: &RunConfig, num_prompts: Option<u64>) -> Result<Builde
             slime_config::Order::Arrival => Order::Arrival,
         },
         num_groups: num_groups as usize,
-        num_samples: batch.n_samples_per_prompt,
         over_sampling: rollout.over_sampling_batch_size.unwrap_or(num_groups) as usize,
         buffer_order: match rollout.buffer_order {
             slime_config::BufferOrder::Fifo => BufferOrder::Fifo,
@@ -181,6 +198,7 @@ fn builder_config(config: &RunConfig, num_prompts: Option<u64>) -> Result<Builde
         lease_ms: LEASE_MS,
         beat_ms: BEAT_MS,
         columns: if config.data.kind.is_recorded() { Vec::new() } else { vec![REWARD.to_owned()] },
+        history_steps: config.data.curriculum.map_or(0, |_| Curriculum::num_steps(num_groups)),
         eval_interval: config.eval_interval(),
         eval_at_start: config.evaluates_at_start(),
     })

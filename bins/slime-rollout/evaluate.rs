@@ -65,11 +65,14 @@ pub struct Evaluator {
     running: Option<Running>,
 }
 
+/// The prompts of a set, in order.
+type Prompts = std::vec::IntoIter<Result<(GroupId, Prompt), Failure>>;
+
 /// A set on its way.
 struct Running {
     set: String,
     sampler: Sampler,
-    prompts: VecDeque<(u32, Prompt)>,
+    prompts: Upcoming<Prompts>,
     finished: BTreeMap<u32, Vec<Sample>>,
     began: Instant,
 }
@@ -136,9 +139,9 @@ impl Evaluator {
         }
         let Some(running) = &mut self.running else { return Ok(None) };
         while running.sampler.has_room()
-            && let Some((group, prompt)) = running.prompts.pop_front()
+            && let Some((id, prompt)) = running.prompts.next()?
         {
-            running.sampler.submit(GroupId { step: place.version, group, attempt: 0 }, prompt, Vec::new())?;
+            running.sampler.submit(id, prompt, running.sampler.shape(), Vec::new())?;
         }
         for (id, samples) in running.sampler.step()? {
             running.finished.insert(id.group, samples);
@@ -162,8 +165,10 @@ impl Evaluator {
         let began = Instant::now();
         let mut config = settings_of(&self.config, set);
         config.model.path = dir.display().to_string();
-        let prompts = prompts_of(&config, set)?.zip(0..).map(|(prompt, i)| prompt.map(|prompt| (i, prompt)));
-        let prompts = prompts.collect::<Result<_, _>>()?;
+        let id = |group| GroupId { step: place.version, group, attempt: 0 };
+        let prompts = prompts_of(&config, set)?.zip(0..).map(|(prompt, group)| Ok((id(group), prompt?)));
+        let prompts: Vec<_> = prompts.collect();
+        let prompts = Upcoming::new(prompts.into_iter(), TokensAhead::start(tokenizer.clone(), &config.data));
         let sampler = Sampler::load(&config, tokenizer.clone(), place.version, Purpose::Evaluation)?;
         Ok(Some(Running { set: name, sampler, prompts, finished: BTreeMap::new(), began }))
     }

@@ -49,17 +49,20 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
     // A place that cannot be written is told before weights are loaded.
     let space = remote.as_ref().map_or(LogProbSpace::AfterTruncation, Remote::log_prob_space);
     let mut output = SampleWriter::create(&args.output, args.format, &config, space)?;
+    let ahead = TokensAhead::start(tokenizer.clone(), &config.data);
     let mut sampler = match remote {
         Some(remote) => Sampler::new(&config, tokenizer, Box::new(remote), purpose)?,
         None => Sampler::load(&config, tokenizer, 0, purpose)?,
     };
-    let mut prompts = prompts.enumerate();
+    let id = |group| GroupId { step: 0, group, attempt: 0 };
+    let prompts = (0..).zip(prompts).map(|(group, prompt)| Ok((id(group), prompt?)));
+    let mut upcoming = Upcoming::new(prompts, ahead);
     let mut finished = BTreeMap::new();
     let mut next = 0;
     loop {
         while sampler.has_room() {
-            let Some((group, prompt)) = prompts.next() else { break };
-            sampler.submit(GroupId { step: 0, group: group as u32, attempt: 0 }, prompt?, Vec::new())?;
+            let Some((id, prompt)) = upcoming.next()? else { break };
+            sampler.submit(id, prompt, sampler.shape(), Vec::new())?;
         }
         if sampler.is_idle() {
             break;

@@ -1,20 +1,21 @@
-//! The open choices of the step builder: prompts in the order of the data stream, dynamic filters, and what the buffer of
-//! accepted groups is ordered by.
+//! The open choices of the step builder: prompts in the order of the data stream or by a curriculum, dynamic filters, what
+//! the buffer of accepted groups is ordered by, and stages that a metric begins.
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use slime_cli::Failure;
 use slime_config::{BufferOrder, DynamicFilter, FilterRule, RunConfig};
-use slime_environment::{PromptSource, train_source};
-use slime_exchange::{DrawnPrompt, Error, FinishedGroup, Standing, StepPolicy, Verdict};
+use slime_environment::{Asked, PassRates, PromptSource, train_source};
+use slime_exchange::{DrawnPrompt, Error, FinishedGroup, History, Standing, StepPolicy, Verdict};
 use slime_metrics::Trace;
 use slime_metrics::trace::Span;
-use slime_record::GroupEntry;
+use slime_record::{GroupEntry, Scores, Stages};
 use slime_verifier::Program;
 
 use crate::failure;
-use crate::read_prompts;
+use crate::reach_stages;
+use crate::read_prompts::{self, GroupShape};
 use crate::write_metrics::EQUAL_REWARDS;
 
 /// The column that filters and trainer read.
@@ -22,19 +23,22 @@ pub const REWARD: &str = "reward";
 /// The reason of a program that gives none.
 const BY_PROGRAM: &str = "command";
 
-/// Filters and order as a run is configured.
+/// Prompts, filters and order as a run is configured.
 pub struct Policy {
-    /// In the order of their first steps, from 0 on.
+    config: RunConfig,
+    /// Those that stand before the first stage, then the stages.
     stages: Vec<Stage>,
+    /// What draws of one step choose by.
+    pass_rates: Option<(u64, PassRates)>,
     /// The program that orders the buffer.
     order: Option<Program>,
     trace: Trace,
 }
 
-/// Prompts and filters from a step on.
+/// Prompts and filters of a stage.
 struct Stage {
-    start: u64,
     source: Box<dyn PromptSource>,
+    shape: GroupShape,
     filters: Vec<Filter>,
 }
 
@@ -55,20 +59,22 @@ enum Rule {
 impl Policy {
     /// Programs start with the first group they are asked about.
     pub fn new(config: &RunConfig) -> Result<Self, Failure> {
-        let stage = |start| {
-            let config = config.at_step(start);
+        let stage = |number| {
+            let config = config.in_stage(number);
             let source = train_source(&config).map_err(failure!())?;
             let filters = config.rollout.dynamic_filter.iter().map(Filter::new).collect::<Result<_, _>>()?;
-            Ok(Stage { start, source, filters })
+            Ok(Stage { source, shape: GroupShape::of(&config)?, filters })
         };
-        let stages = config.stage_starts().into_iter().map(stage).collect::<Result<_, Failure>>()?;
+        let numbers = std::iter::once(None).chain((0..config.stage.len()).map(Some));
+        let stages = numbers.map(stage).collect::<Result<_, Failure>>()?;
         let order = match &config.rollout.buffer_order {
             BufferOrder::Command(line) => {
                 Some(Program::new("rollout.buffer_order", line).map_err(failure!())?)
             }
             _ => None,
         };
-        Ok(Self { stages, order, trace: Trace::default() })
+        let (config, trace) = (config.clone(), Trace::default());
+        Ok(Self { config, stages, pass_rates: None, order, trace })
     }
 
     /// With spans of the filters in a trace.
@@ -78,18 +84,23 @@ impl Policy {
 
     /// Prompts of an epoch, as the first step has them; none where they have no end.
     pub fn num_prompts(&self) -> Option<u64> {
-        self.stages.first().and_then(|stage| stage.source.len())
+        self.stages.get(self.stage_number(0, &Stages::default())).and_then(|stage| stage.source.len())
     }
 
-    fn stage(&mut self, step: u64) -> &mut Stage {
-        let place = self.stages.partition_point(|stage| stage.start <= step);
-        &mut self.stages[place.saturating_sub(1)]
+    fn stage(&mut self, step: u64, stages: &Stages) -> &mut Stage {
+        let number = self.stage_number(step, stages);
+        &mut self.stages[number]
+    }
+
+    /// The place of a step's stage among all.
+    fn stage_number(&self, step: u64, stages: &Stages) -> usize {
+        self.config.stage_at(step, &stages.begun).map_or(0, |stage| stage + 1)
     }
 
     /// What the first filter says that does not keep the group.
     fn filter(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict, Error> {
         let mut spared = Verdict::Keep;
-        for filter in &mut self.stage(group.step).filters {
+        for filter in &mut self.stage(group.step, group.stages).filters {
             match filter.judge(group)? {
                 refused @ Verdict::Refuse(_) => return Ok(refused),
                 verdict if spared == Verdict::Keep => spared = verdict,
@@ -101,9 +112,34 @@ impl Policy {
 }
 
 impl StepPolicy for Policy {
-    fn draw(&mut self, step: u64, cursor: u64) -> Result<Option<DrawnPrompt>, Error> {
-        let prompt = self.stage(step).source.prompt(cursor).map_err(Error::outside)?;
-        Ok(Some(DrawnPrompt { body: read_prompts::to_body(&prompt), prompt_id: prompt.prompt_id }))
+    fn choose(&mut self, step: u64, cursor: u64, history: &History) -> Result<u64, Error> {
+        let Some(curriculum) = self.config.data.curriculum else { return Ok(cursor) };
+        let number = self.stage_number(step, history.stages());
+        let source = &*self.stages[number].source;
+        if self.pass_rates.as_ref().is_none_or(|(of, _)| *of != step) {
+            self.pass_rates = None;
+        }
+        let (_, pass_rates) = self.pass_rates.get_or_insert_with(|| {
+            let asked = history.before(step).map(|outcome| Asked {
+                prompt_id: &outcome.prompt_id,
+                position: outcome.position,
+                pass_rate: outcome.pass_rate,
+            });
+            (step, PassRates::new(curriculum, asked))
+        });
+        pass_rates.choose(cursor, self.config.run.seed, source).map_err(Error::outside)
+    }
+
+    fn draw(&mut self, step: u64, position: u64, stages: &Stages) -> Result<Option<DrawnPrompt>, Error> {
+        let Stage { source, shape, .. } = self.stage(step, stages);
+        let prompt = source.prompt(position).map_err(Error::outside)?;
+        let num_samples = shape.n_samples_per_prompt;
+        let body = read_prompts::to_body(&prompt, *shape);
+        Ok(Some(DrawnPrompt { body, prompt_id: prompt.prompt_id, num_samples }))
+    }
+
+    fn advance(&mut self, before: &Stages, step: u64, groups: &[GroupEntry]) -> Stages {
+        reach_stages::advance(&self.config, before, step, groups)
     }
 
     fn judge(&mut self, group: &FinishedGroup<'_>) -> Result<Verdict, Error> {
@@ -118,7 +154,13 @@ impl StepPolicy for Policy {
 
     fn standing(&mut self, group: &FinishedGroup<'_>) -> Result<Standing, Error> {
         let source = group.prompt.get("source").and_then(Value::as_str).unwrap_or_default();
-        Ok(Standing { priority: variance(rewards(group)), stratum: source.to_owned() })
+        let num_truncated = group.rows.iter().filter(|row| row.truncated).count();
+        let scores = Scores {
+            reward_mean: mean(rewards(group)),
+            pass_rate: pass_rate(rewards(group)),
+            truncated: num_truncated as f64 / group.rows.len().max(1) as f64,
+        };
+        Ok(Standing { priority: variance(rewards(group)), stratum: source.to_owned(), scores })
     }
 
     fn arrange(&mut self, step: u64, groups: &[&GroupEntry]) -> Result<Vec<usize>, Error> {
@@ -166,10 +208,7 @@ impl Filter {
                 is_flat.then_some(EQUAL_REWARDS)
             }
             Rule::PassRate(min, max) => {
-                let is_right = |reward: &&f32| reward.total_cmp(&1.0).is_eq();
-                let num_right = rewards(group).iter().filter(is_right).count();
-                let share = num_right as f64 / rewards(group).len().max(1) as f64;
-                outside(share, *min, *max, ["too_hard", "too_easy"])
+                outside(pass_rate(rewards(group)), *min, *max, ["too_hard", "too_easy"])
             }
             Rule::ResponseLen(min, max) => {
                 let sum: u64 = group.rows.iter().map(|row| u64::from(row.response_len)).sum();
@@ -217,12 +256,23 @@ fn rewards<'a>(group: &'a FinishedGroup<'_>) -> &'a [f32] {
     group.columns.get(REWARD).map(Vec::as_slice).unwrap_or_default()
 }
 
+/// The share of rewards that are 1.
+fn pass_rate(rewards: &[f32]) -> f64 {
+    let num_right = rewards.iter().filter(|reward| reward.total_cmp(&1.0).is_eq()).count();
+    num_right as f64 / rewards.len().max(1) as f64
+}
+
+/// Of finite rewards; others have none.
+fn mean(rewards: &[f32]) -> Option<f64> {
+    let sum: f64 = rewards.iter().map(|&reward| f64::from(reward)).sum();
+    Some(sum / rewards.len() as f64).filter(|mean| mean.is_finite())
+}
+
 /// Of finite rewards; others have none.
 fn variance(rewards: &[f32]) -> f64 {
-    let num = rewards.len().max(1) as f64;
-    let mean = rewards.iter().map(|&reward| f64::from(reward)).sum::<f64>() / num;
+    let Some(mean) = mean(rewards) else { return 0.0 };
     let sum: f64 = rewards.iter().map(|&reward| (f64::from(reward) - mean).powi(2)).sum();
-    if sum.is_finite() { sum / num } else { 0.0 }
+    sum / rewards.len() as f64
 }
 
 #[cfg(test)]
@@ -246,11 +296,20 @@ mod tests {
             trained: Vec::new(),
             response_len: *response_len,
             failed: false,
+            truncated: false,
         };
         let rows: Vec<SampleDigest> = lens.iter().map(row).collect();
         let columns = BTreeMap::from([(REWARD.to_owned(), rewards.to_vec())]);
         let prompt = json!({ "source": "a" });
-        policy.judge(&FinishedGroup { step: 0, group: 0, prompt: &prompt, rows: &rows, columns: &columns })
+        let stages = Stages::default();
+        policy.judge(&FinishedGroup {
+            step: 0,
+            group: 0,
+            stages: &stages,
+            prompt: &prompt,
+            rows: &rows,
+            columns: &columns,
+        })
     }
 
     #[test]
@@ -287,23 +346,29 @@ mod tests {
     }
 
     #[test]
-    fn stages_have_prompts_and_filters_of_their_own() {
+    fn stages_have_prompts_filters_and_groups_of_their_own() {
         let text = "[data]\nenvironment = \"arithmetic\"\ndifficulty = 10\n\
-                    [[stage]]\nstart = 2\ndifficulty = 1000\ndynamic_filter = \"nonzero_std\"\n";
+                    [[stage]]\nstart = 2\ndifficulty = 1000\ndynamic_filter = \"nonzero_std\"\n\
+                    [[stage]]\nwhen = \"pass_rate:min=0.5\"\nn_samples_per_prompt = 3\nmax_response_len = 7\n";
         let config = slime_config::parse(text, "run.toml", &[]).unwrap();
         let mut policy = Policy::new(&config).unwrap();
-        let mut prompts = |step| -> Vec<String> {
-            (0..20).map(|cursor| policy.draw(step, cursor).unwrap().unwrap().prompt_id).collect()
+        let stages = Stages { begun: BTreeMap::from([(1, 12)]), ..Stages::default() };
+        let mut prompts = |step| -> Vec<DrawnPrompt> {
+            (0..20).map(|position| policy.draw(step, position, &stages).unwrap().unwrap()).collect()
         };
         assert_eq!(prompts(0), prompts(1));
         assert_ne!(prompts(1), prompts(2));
-        assert_eq!(prompts(2), prompts(9));
-        assert!(policy.stage(1).filters.is_empty() && policy.stage(2).filters.len() == 1);
+        assert_eq!(prompts(2), prompts(11));
+        let (before, later) = (&prompts(0)[0], &prompts(12)[0]);
+        assert_eq!((before.num_samples, later.num_samples), (8, 3));
+        assert_eq!((&before.prompt_id, &later.body["max_response_len"]), (&later.prompt_id, &json!(7)));
+        assert!(policy.stage(1, &stages).filters.is_empty() && policy.stage(2, &stages).filters.len() == 1);
     }
 
     #[test]
     fn variance_is_that_of_the_population() {
         assert!((variance(&[1.0, 0.0]) - 0.25).abs() < 1e-12);
         assert!(variance(&[f32::NAN, 0.0]).abs() < 1e-12 && variance(&[]).abs() < 1e-12);
+        assert_eq!((mean(&[1.0, 0.0]), mean(&[f32::NAN]), mean(&[])), (Some(0.5), None, None));
     }
 }

@@ -114,9 +114,26 @@ pub fn kwargs(data: &Data) -> Result<Map<String, Value>, Failure> {
     }
 }
 
-/// A prompt as the step builder sends it to a replica.
-pub fn to_body(prompt: &Prompt) -> Value {
+/// How many samples a group has, and how long they may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupShape {
+    pub n_samples_per_prompt: u32,
+    pub max_response_len: u32,
+}
+
+impl GroupShape {
+    /// As `[rollout]` says.
+    pub fn of(config: &RunConfig) -> Result<Self, Failure> {
+        let n_samples_per_prompt = config.batch().map_err(failure!())?.n_samples_per_prompt;
+        Ok(Self { n_samples_per_prompt, max_response_len: config.rollout.max_response_len })
+    }
+}
+
+/// A prompt as the step builder sends it to a replica, with the shape of its group.
+pub fn to_body(prompt: &Prompt, shape: GroupShape) -> Value {
     json!({
+        "n_samples_per_prompt": shape.n_samples_per_prompt,
+        "max_response_len": shape.max_response_len,
         "prompt_id": prompt.prompt_id,
         "source": prompt.source,
         "prompt": prompt.prompt,
@@ -128,11 +145,19 @@ pub fn to_body(prompt: &Prompt) -> Value {
 }
 
 /// Reads what [`to_body`] made.
-pub fn from_body(body: &Value) -> Result<Prompt, Failure> {
+pub fn from_body(body: &Value) -> Result<(Prompt, GroupShape), Failure> {
+    let number = |key: &str| {
+        let number = body.get(key).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
+        number.ok_or_else(|| Failure::data(format!("an assigned prompt without {key}")))
+    };
+    let shape = GroupShape {
+        n_samples_per_prompt: number("n_samples_per_prompt")?,
+        max_response_len: number("max_response_len")?,
+    };
     let text = |key: &str| body.get(key).and_then(Value::as_str).map(str::to_owned);
     let required =
         |key: &str| text(key).ok_or_else(|| Failure::data(format!("an assigned prompt without {key}")));
-    Ok(Prompt {
+    let prompt = Prompt {
         prompt_id: required("prompt_id")?,
         source: required("source")?,
         prompt: required("prompt")?,
@@ -143,7 +168,8 @@ pub fn from_body(body: &Value) -> Result<Prompt, Failure> {
             .map_err(|error| {
                 Failure::data(format!("an assigned prompt with responses that are no texts: {error}"))
             })?,
-    })
+    };
+    Ok((prompt, shape))
 }
 
 #[cfg(test)]
@@ -161,7 +187,8 @@ mod tests {
             tools: None,
             responses: vec!["\"2\"".to_owned()],
         };
-        assert_eq!(from_body(&to_body(&prompt)), Ok(prompt));
+        let shape = GroupShape { n_samples_per_prompt: 3, max_response_len: 9 };
+        assert_eq!(from_body(&to_body(&prompt, shape)), Ok((prompt, shape)));
         assert!(from_body(&json!({})).is_err());
     }
 }

@@ -19,6 +19,7 @@ use crate::follow::{Polled, patient};
 use crate::observe::Observer;
 use crate::replay::Replayer;
 use crate::sampler::{GroupId, Purpose, Sampler};
+use crate::tokens_ahead::TokensAhead;
 use crate::{read_prompts, read_samples, write_samples};
 
 /// Size at which a segment is sealed.
@@ -39,6 +40,7 @@ pub struct Replicator {
     config: RunConfig,
     run_dir: RunDir,
     tokenizer: Arc<Tokenizer>,
+    ahead: TokensAhead,
     observer: Observer,
     /// Whether unfinished samples are handed over and taken up; servers keep theirs.
     goes_on: bool,
@@ -86,12 +88,16 @@ impl Replicator {
             index,
             max_in_flight: groups_in_flight(&config)?,
             continue_on_newer: config.partial() != Partial::Off,
+            early_abort: config.rollout.early_abort,
             keeps_parts: goes_on,
             seal_ms: SEAL_MS.max(u64::from(num_replicas) * 1000 / SEALS_PER_S),
             seal_bytes: SEAL_BYTES,
             beat_ms: BEAT_MS,
         };
         let is_recorded = config.data.kind.is_recorded();
+        if config.rollout.early_abort && !engines.engine.is_empty() {
+            return Err(Failure::usage("--engine: servers do not stop between steps (rollout.early_abort)"));
+        }
         // Servers are greeted at once, an engine is loaded with the first weights.
         if is_recorded && !engines.engine.is_empty() {
             return Err(Failure::usage("--engine: recorded responses (data.kind) are not sampled"));
@@ -109,7 +115,8 @@ impl Replicator {
         let run_dir = run_dir.clone();
         let mut sampler = sampler;
         sampler.iter_mut().filter(|_| observer.wants_timings()).for_each(|s| s.engine.keep_timings());
-        Ok(Self { machine, sampler, replayer, config, run_dir, tokenizer, observer, goes_on })
+        let ahead = TokensAhead::start(tokenizer.clone(), &config.data);
+        Ok(Self { machine, sampler, replayer, config, run_dir, tokenizer, ahead, observer, goes_on })
     }
 
     /// Ends after sealing what is finished.
@@ -124,7 +131,7 @@ impl Replicator {
 
     /// Whether the engine has something to compute.
     pub fn is_busy(&self) -> bool {
-        self.sampler.as_ref().is_some_and(|sampler| !sampler.is_idle())
+        self.sampler.as_ref().is_some_and(|sampler| !sampler.is_idle() && !self.machine.is_stopped())
             || self.replayer.as_ref().is_some_and(|replayer| !replayer.is_idle())
     }
 
@@ -142,21 +149,29 @@ impl Replicator {
                 // Recorded responses are the same under all weights.
                 ReplicaAction::Load { place } if self.replayer.is_some() => self.machine.on_loaded(place),
                 ReplicaAction::Load { place } => self.load(store, place)?,
+                ReplicaAction::Prepare { step, group, attempt, prompt } => {
+                    if self.replayer.is_none() {
+                        let (prompt, _) = read_prompts::from_body(&prompt)?;
+                        self.ahead.ask(GroupId { step, group, attempt }, &prompt);
+                    }
+                }
                 ReplicaAction::Generate { step, group, attempt, prompt, version, parts } => {
-                    let (id, prompt) = (GroupId { step, group, attempt }, read_prompts::from_body(&prompt)?);
+                    let id = GroupId { step, group, attempt };
+                    let (prompt, shape) = read_prompts::from_body(&prompt)?;
                     match (&mut self.replayer, &mut self.sampler) {
                         (Some(replayer), _) => replayer.submit(id, prompt, version),
                         (None, Some(sampler)) => {
                             let parts = parts.filter(|_| self.goes_on);
                             let before = parts.map(|path| read_samples::unfinished(store, &path, id));
                             let before = before.unwrap_or_default();
-                            sampler.submit(id, prompt, before)?;
+                            sampler.submit(id, self.ahead.take(id, prompt)?, shape, before)?;
                         }
                         (None, None) => {}
                     }
                 }
                 ReplicaAction::Cancel { step, group, attempt } => {
                     let id = GroupId { step, group, attempt };
+                    self.ahead.forget(id);
                     self.replayer.iter_mut().for_each(|replayer| replayer.abort(id));
                     self.sampler.iter_mut().for_each(|sampler| sampler.abort(id));
                 }
@@ -178,7 +193,8 @@ impl Replicator {
                 self.machine.on_finished(step, group, attempt, rows);
             }
         }
-        let Some(sampler) = self.sampler.as_mut().filter(|sampler| !sampler.is_idle()) else {
+        let is_stopped = self.machine.is_stopped();
+        let Some(sampler) = self.sampler.as_mut().filter(|sampler| !sampler.is_idle() && !is_stopped) else {
             self.observer.rest();
             return Ok(());
         };

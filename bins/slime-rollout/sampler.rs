@@ -10,15 +10,16 @@ use slime_engine::{
     Completion, Decode, FinishReason, Penalties, Request, SampleSeed, SamplingParams, Timing,
 };
 use slime_environment::Prompt;
-use slime_record::{PromptContent, Sample, Status};
+use slime_record::{Sample, Status};
 use slime_tokenizer::Tokenizer;
 
 use crate::args::Engines;
 use crate::continuation;
 use crate::failure;
 use crate::generator::{Generator, Local};
-use crate::read_prompts;
+use crate::read_prompts::GroupShape;
 use crate::remote::Remote;
+use crate::tokens_ahead::Tokenised;
 
 /// A group within a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,7 @@ pub struct Group {
     before: BTreeMap<u32, Sample>,
     /// The continuation number of its samples.
     pub part: u32,
+    max_response_len: u32,
 }
 
 /// What samples are for.
@@ -53,7 +55,6 @@ pub enum Purpose {
 /// What generates, with its tokenizer and the sampling parameters of a run.
 pub struct Sampler {
     pub engine: Box<dyn Generator>,
-    tokenizer: Arc<Tokenizer>,
     decode: Arc<Decode>,
     config: RunConfig,
     params: SamplingParams,
@@ -117,7 +118,6 @@ impl Sampler {
         Ok(Self {
             engine,
             decode: decoder(tokenizer.clone()),
-            tokenizer,
             config: config.clone(),
             params,
             groups: BTreeMap::new(),
@@ -136,11 +136,23 @@ impl Sampler {
         self.groups.is_empty()
     }
 
+    /// The shape of groups where nothing else is asked.
+    pub fn shape(&self) -> GroupShape {
+        let max_response_len = self.config.rollout.max_response_len;
+        GroupShape { n_samples_per_prompt: self.params.n, max_response_len }
+    }
+
     /// Queues all samples of a group; those of `before`, which an earlier replica left, go on from where they are.
-    pub fn submit(&mut self, id: GroupId, prompt: Prompt, before: Vec<Sample>) -> Result<(), Failure> {
-        let prompt_tokens = self.render(&prompt)?;
+    pub fn submit(
+        &mut self,
+        id: GroupId,
+        Tokenised { prompt, tokens: prompt_tokens }: Tokenised,
+        shape: GroupShape,
+        before: Vec<Sample>,
+    ) -> Result<(), Failure> {
+        self.check_len(&prompt, prompt_tokens.len())?;
         let key = self.num_submitted;
-        let n = self.params.n;
+        let n = shape.n_samples_per_prompt;
         let part = before.iter().map(|sample| sample.part + 1).max().unwrap_or(0);
         let mut group = Group {
             id,
@@ -149,16 +161,17 @@ impl Sampler {
             samples: vec![None; n as usize],
             before: BTreeMap::new(),
             part,
+            max_response_len: shape.max_response_len,
         };
         if before.is_empty() {
-            self.request((key, id), 0, n, group.prompt_tokens.clone(), 0)?;
+            self.request(key, &group, (0, n), group.prompt_tokens.clone(), 0)?;
         }
         for sample in before {
             let (index, tokens) = (sample.index, sample.tokens.clone());
             if sample.status == Status::Aborted {
                 let first_token = sample.response_len() as u64;
                 group.before.insert(index, sample);
-                self.request((key, id), index, 1, tokens, first_token)?;
+                self.request(key, &group, (index, 1), tokens, first_token)?;
             } else if let Some(place) = group.samples.get_mut(index as usize) {
                 *place = Some(Sample { attempt: id.attempt, part, ..sample });
             }
@@ -171,14 +184,14 @@ impl Sampler {
     /// the response.
     fn request(
         &mut self,
-        (key, id): (u64, GroupId),
-        index: u32,
-        n: u32,
+        key: u64,
+        of: &Group,
+        (index, n): (u32, u32),
         tokens: Vec<u32>,
         first_token: u64,
     ) -> Result<(), Failure> {
-        let GroupId { step, group, .. } = id;
-        let most = self.config.at_step(step).rollout.max_response_len as usize;
+        let GroupId { step, group, .. } = of.id;
+        let most = of.max_response_len as usize;
         let params = SamplingParams {
             n,
             first_token,
@@ -274,34 +287,21 @@ impl Sampler {
         Ok(finished)
     }
 
-    /// The prompt's tokens: through the chat template where that is asked for.
-    fn render(&self, prompt: &Prompt) -> Result<Vec<u32>, Failure> {
-        let data = &self.config.data;
-        let named = |failure: Failure| Failure {
-            message: format!("prompt {}: {}", prompt.prompt_id, failure.message),
-            ..failure
-        };
-        let content = PromptContent::parse(&prompt.prompt).map_err(failure!()).map_err(named)?;
-        let tokens = read_prompts::tokens(&self.tokenizer, content, prompt, data).map_err(named)?;
-        if tokens.is_empty() {
-            let message = format!("prompt {} of {} has no tokens", prompt.prompt_id, prompt.source);
-            return Err(Failure::data(message).with_hint("fill or drop this prompt"));
-        }
+    /// A prompt that leaves no room for a response is refused.
+    fn check_len(&self, prompt: &Prompt, len: usize) -> Result<(), Failure> {
         let context_len = self.engine.context_len();
-        let (most, key) = match data.max_prompt_len {
+        let (most, key) = match self.config.data.max_prompt_len {
             Some(len) if (len as usize) < context_len => (len as usize, "data.max_prompt_len"),
             _ => (context_len - 1, "the context less one response token"),
         };
-        if tokens.len() > most {
+        if len > most {
             return Err(Failure::data(format!(
-                "prompt {} of {} has {} tokens, expected at most {most} ({key})",
-                prompt.prompt_id,
-                prompt.source,
-                tokens.len()
+                "prompt {} of {} has {len} tokens, expected at most {most} ({key})",
+                prompt.prompt_id, prompt.source,
             ))
             .with_hint("shorten or drop this prompt"));
         }
-        Ok(tokens)
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use crate::data::{Data, Eval, Split};
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
 use crate::rollout::Placement;
-use crate::stage;
+use crate::stage_check;
 use crate::staleness;
 
 /// Checks everything that can be known without reading prompts or weights.
@@ -16,7 +16,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<()> {
     training(config)?;
     algorithm_check::check(config)?;
     sources(config)?;
-    stage::check(config)?;
+    stage_check::check(config)?;
     metrics(config)?;
     evaluation(config)
 }
@@ -122,6 +122,12 @@ fn sources(config: &RunConfig) -> Result<()> {
     if data.environment.is_some() {
         at_least_one("data.difficulty", data.difficulty)?;
     }
+    if let (Some(curriculum), Some(environment)) = (&data.curriculum, &data.environment) {
+        return Err(Error::Conflict(format!(
+            "data.curriculum {curriculum} asks prompts again, and those of data.environment \"{environment}\" hardly ever come \
+             twice\nhint: a [[stage]] with another difficulty, and when = \"pass_rate:min=0.8\""
+        )));
+    }
     if data.kind.is_recorded() { recorded(config) } else { Ok(()) }
 }
 
@@ -137,6 +143,11 @@ fn recorded(config: &RunConfig) -> Result<()> {
     if config.has_filter() {
         return Err(Error::Conflict(format!(
             "rollout.dynamic_filter compares rewards, which data.kind = \"{kind}\" does not have\nhint: leave it out"
+        )));
+    }
+    if let Some(curriculum) = &config.data.curriculum {
+        return Err(Error::Conflict(format!(
+            "data.curriculum {curriculum} goes by rewards, which data.kind = \"{kind}\" does not have\nhint: leave it out"
         )));
     }
     if config.reward.placement == Placement::Separate {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::curriculum::Curriculum;
+
 /// The number format of weights and activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -177,6 +179,10 @@ pub struct Data {
     pub max_prompt_len: Option<u32>,
     /// Shuffle the rows of every epoch by (seed, epoch).
     pub shuffle: bool,
+    /// `pass_rate:min=A max=B`: prompts whose last group of samples was right by a share outside of this window give way to
+    /// remembered ones inside of it, in the share of draws that `share=C` names (default 0.9).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub curriculum: Option<Curriculum>,
     /// A procedural environment in place of a file: `arithmetic`.
     pub environment: Option<String>,
     /// The environment's difficulty (arithmetic: operands are below it).
@@ -211,6 +217,7 @@ impl Default for Data {
             chat_template_kwargs: toml::Table::new(),
             max_prompt_len: None,
             shuffle: true,
+            curriculum: None,
             environment: None,
             difficulty: 10,
         }

@@ -30,6 +30,9 @@ pub struct Rollout {
     /// go on), `mask` (they go on, and only what the last weights sampled is trained). The default is `train` in arrival
     /// order; in fixed order there is no such sample.
     pub partial: Option<Partial>,
+    /// Once a step is full, samples that are under way stop where they are, and go on under the weights that are trained on
+    /// it.
+    pub early_abort: bool,
     /// A step that drew this many groups without being full ends the run; the default is 16 batches.
     pub max_groups: Option<u32>,
     /// Longest response in tokens.
@@ -79,6 +82,7 @@ impl Default for Rollout {
             buffer_order: BufferOrder::Fifo,
             max_reuse: 1,
             partial: None,
+            early_abort: false,
             max_groups: None,
             max_response_len: 1024,
             temperature: 1.0,

@@ -1,25 +1,33 @@
-//! `[[stage]]`: settings that change at a step of the run.
+//! `[[stage]]`: settings that change at a step of the run, or once a metric has come far enough.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::condition::Condition;
 use crate::dynamic_filter::{self, DynamicFilter};
-use crate::error::{Error, Result};
 use crate::load::RunConfig;
 
 /// One stage: from its first step on it stands above `[data]` and `[rollout]`, until the next one begins.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Stage {
-    /// The first step whose prompts are drawn by it.
+    /// The first step whose prompts are drawn by it; with `when` no earlier one is.
     pub start: u64,
+    /// `METRIC:min=A` or `METRIC:max=A`, with `steps=N` for as many steps in a row: it begins once a step of the stage before
+    /// is there, `run.max_staleness` steps behind the next. METRIC is `reward_mean`, `pass_rate`, `response_len` or
+    /// `truncated`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub when: Option<Condition>,
     /// The environment's difficulty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difficulty: Option<u64>,
     /// Shares of sources by their name; sources that are left out are not drawn.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
+    /// Samples of a group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_samples_per_prompt: Option<u32>,
     /// Longest response in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_response_len: Option<u32>,
@@ -35,12 +43,31 @@ fn some_filters<'de, D: serde::Deserializer<'de>>(
 }
 
 impl RunConfig {
-    /// The settings of a step: those of its stage above the others.
+    /// The number of the stage of a step, where `begun` has the first steps of those that a metric begins; none before the
+    /// first.
+    pub fn stage_at(&self, step: u64, begun: &BTreeMap<u32, u64>) -> Option<usize> {
+        let first = |(number, stage): (usize, &Stage)| match stage.when {
+            None => Some(stage.start),
+            Some(_) => begun.get(&(number as u32)).copied(),
+        };
+        let has_begun = |entry: &(usize, &Stage)| first(*entry).is_some_and(|first| first <= step);
+        self.stage.iter().enumerate().filter(has_begun).map(|(number, _)| number).next_back()
+    }
+
+    /// The stage that a step's metric may begin: the one behind the step's own, unless it has begun.
+    pub fn awaited_stage(&self, step: u64, begun: &BTreeMap<u32, u64>) -> Option<(u32, &Stage, Condition)> {
+        let number = self.stage_at(step, begun).map_or(0, |stage| stage + 1);
+        let stage = self.stage.get(number)?;
+        let number = number as u32;
+        stage.when.filter(|_| !begun.contains_key(&number)).map(|condition| (number, stage, condition))
+    }
+
+    /// The settings of a stage above the others; of no stage the others alone.
     #[must_use]
-    pub fn at_step(&self, step: u64) -> Self {
+    pub fn in_stage(&self, number: Option<usize>) -> Self {
         let mut config = self.clone();
         config.stage.clear();
-        let Some(stage) = self.stage.iter().rev().find(|stage| stage.start <= step) else { return config };
+        let Some(stage) = number.and_then(|number| self.stage.get(number)) else { return config };
         config.data.difficulty = stage.difficulty.unwrap_or(config.data.difficulty);
         if !stage.weights.is_empty() {
             config.data.source.retain(|source| stage.weights.contains_key(source.name()));
@@ -50,18 +77,21 @@ impl RunConfig {
         }
         let rollout = &mut config.rollout;
         rollout.max_response_len = stage.max_response_len.unwrap_or(rollout.max_response_len);
+        if let Some(samples) = stage.n_samples_per_prompt {
+            rollout.n_samples_per_prompt = Some(samples);
+            // The samples of an optimizer step follow.
+            config.train.global_batch_size = None;
+        }
         if let Some(filters) = &stage.dynamic_filter {
             rollout.dynamic_filter.clone_from(filters);
         }
         config
     }
 
-    /// The first step of every stage, the settings before the first of them included.
-    pub fn stage_starts(&self) -> Vec<u64> {
-        let mut starts: Vec<u64> =
-            std::iter::once(0).chain(self.stage.iter().map(|stage| stage.start)).collect();
-        starts.dedup();
-        starts
+    /// The settings of the first step.
+    #[must_use]
+    pub fn first_stage(&self) -> Self {
+        self.in_stage(self.stage_at(0, &BTreeMap::new()))
     }
 
     /// The longest response that any stage allows.
@@ -77,60 +107,10 @@ impl RunConfig {
     }
 }
 
-/// Stages that begin one after the other, within the run, and change something that there is.
-pub(crate) fn check(config: &RunConfig) -> Result<()> {
-    let mut before = None;
-    for (i, stage) in config.stage.iter().enumerate() {
-        let key = |key: &str| format!("stage[{i}].{key}");
-        if let Some(before) = before.filter(|before| stage.start <= *before) {
-            return Err(Error::value(
-                &key("start"),
-                &format!("above {before}, where the stage before begins"),
-                stage.start,
-            ));
-        }
-        before = Some(stage.start);
-        if let Some(num_steps) = config.run.num_steps.filter(|num_steps| stage.start >= *num_steps) {
-            return Err(Error::Conflict(format!(
-                "{} {} is never reached: the run has {num_steps} steps (run.num_steps)\nhint: begin it earlier, or drop it",
-                key("start"),
-                stage.start
-            )));
-        }
-        if *stage == (Stage { start: stage.start, ..Stage::default() }) {
-            return Err(Error::Conflict(format!(
-                "stage[{i}] changes nothing\nhint: difficulty, weights, max_response_len or dynamic_filter"
-            )));
-        }
-        if stage.difficulty.is_some() && config.data.environment.is_none() {
-            return Err(Error::Conflict(format!("{}: data.environment is not set", key("difficulty"))));
-        }
-        if stage.difficulty == Some(0) {
-            return Err(Error::value(&key("difficulty"), "at least 1", 0));
-        }
-        if stage.max_response_len == Some(0) {
-            return Err(Error::value(&key("max_response_len"), "at least 1", 0));
-        }
-        for (name, weight) in &stage.weights {
-            let known: Vec<&str> = config.data.source.iter().map(crate::DataSource::name).collect();
-            if !known.contains(&name.as_str()) {
-                return Err(Error::Conflict(format!(
-                    "{}.{name}: no [[data.source]] has that name\nhint: there are {}",
-                    key("weights"),
-                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
-                )));
-            }
-            // Written so that NaN is refused too.
-            if !(*weight > 0.0 && weight.is_finite()) {
-                return Err(Error::value(&format!("{}.{name}", key("weights")), "a number above 0", weight));
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use crate::load::parse;
 
     const STAGES: &str = "[run]\nnum_steps = 100\n[data]\nenvironment = \"arithmetic\"\ndifficulty = 10\n\
@@ -141,7 +121,7 @@ mod tests {
     fn a_step_has_the_settings_of_its_stage() {
         let config = parse(STAGES, "run.toml", &[]).unwrap();
         let at = |step| {
-            let config = config.at_step(step);
+            let config = config.in_stage(config.stage_at(step, &BTreeMap::new()));
             (config.data.difficulty, config.rollout.max_response_len, config.rollout.dynamic_filter.len())
         };
         assert_eq!([at(0), at(19)], [(10, 1024, 0); 2]);
@@ -152,7 +132,6 @@ mod tests {
             "a stage stands above [data] and [rollout], not above the one before"
         );
         assert_eq!((config.longest_response(), config.has_filter()), (2048, true));
-        assert_eq!(config.stage_starts(), [0, 20, 60]);
         let again = parse(&config.to_toml().unwrap(), "run.toml", &[]).unwrap();
         assert_eq!(again.stage, config.stage);
     }
@@ -162,22 +141,29 @@ mod tests {
         let sources = "[[data.source]]\npath = \"a.jsonl\"\nweight = 1.0\n[[data.source]]\npath = \"b.jsonl\"\nweight = 1.0\n";
         let text = format!("{sources}[[stage]]\nstart = 5\nweights = {{ \"b.jsonl\" = 3.0 }}\n");
         let config = parse(&text, "run.toml", &[]).unwrap();
-        assert_eq!(config.at_step(4).data.source.len(), 2);
-        let later = config.at_step(5).data.source;
+        assert_eq!(config.first_stage().data.source.len(), 2);
+        let later = config.in_stage(Some(0)).data.source;
         assert_eq!((later.len(), later[0].name()), (1, "b.jsonl"));
         assert!((later[0].weight - 3.0).abs() < 1e-12);
     }
 
     #[test]
-    fn stages_that_cannot_be_are_named() {
-        let refusal = |text: &str| parse(text, "run.toml", &[]).unwrap_err().to_string();
-        let late = STAGES.replace("start = 60", "start = 100");
-        assert!(refusal(&late).starts_with("stage[1].start 100 is never reached: the run has 100 steps"));
-        let disordered = STAGES.replace("start = 60", "start = 20");
-        assert!(refusal(&disordered).contains("stage[1].start"), "{}", refusal(&disordered));
-        assert!(refusal("[[stage]]\nstart = 3\n").contains("stage[0] changes nothing"));
-        assert!(refusal("[[stage]]\nstart = 3\ndifficulty = 4\n").contains("data.environment is not set"));
-        let unknown = "[[stage]]\nstart = 3\nweights = { a = 1.0 }\n";
-        assert!(refusal(unknown).contains("stage[0].weights.a: no [[data.source]] has that name"));
+    fn a_metric_begins_the_stage_behind_the_one_of_its_step() {
+        let text = "[run]\nnum_steps = 100\n[[stage]]\nwhen = \"pass_rate:min=0.5\"\nmax_response_len = 9\n\
+                    [[stage]]\nwhen = \"truncated:max=0.1 steps=2\"\nn_samples_per_prompt = 16\n\
+                    [[stage]]\nstart = 50\nmax_response_len = 10\n";
+        let config = parse(text, "run.toml", &[]).unwrap();
+        let awaited = |step, begun: &[(u32, u64)]| {
+            let begun = BTreeMap::from_iter(begun.iter().copied());
+            (config.stage_at(step, &begun), config.awaited_stage(step, &begun).map(|(number, ..)| number))
+        };
+        assert_eq!(awaited(7, &[]), (None, Some(0)));
+        assert_eq!(awaited(7, &[(0, 9)]), (None, None), "it has begun, and the next one waits for its steps");
+        assert_eq!(awaited(9, &[(0, 9)]), (Some(0), Some(1)));
+        assert_eq!(awaited(50, &[(0, 9)]), (Some(2), None), "a later stage passes over it");
+        let second = config.in_stage(Some(1));
+        assert_eq!(second.batch().unwrap().num_samples(), 32 * 16);
+        let again = parse(&config.to_toml().unwrap(), "run.toml", &[]).unwrap();
+        assert_eq!(again.stage, config.stage);
     }
 }

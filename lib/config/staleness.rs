@@ -62,6 +62,17 @@ pub(crate) fn check(config: &RunConfig) -> Result<()> {
     if rollout.partial.is_some_and(|partial| partial != Partial::Off) && !keeps {
         return needs("rollout.partial lets samples go on under newer weights");
     }
+    if rollout.early_abort && !keeps {
+        return needs("rollout.early_abort lets samples go on under newer weights");
+    }
+    if rollout.early_abort && (config.partial() == Partial::Off || run.publish_interval > 1) {
+        return Err(Error::Conflict(
+            "rollout.early_abort stops samples until the next step's weights, under which they go on: rollout.partial \
+             \"off\" and run.publish_interval above 1 do not have that\nhint: partial = \"train\" or \"mask\", and \
+             publish_interval = 1"
+                .to_owned(),
+        ));
+    }
     Ok(())
 }
 
@@ -81,6 +92,7 @@ mod tests {
             "buffer_order = \"newest\"",
             "max_reuse = 2",
             "partial = \"mask\"",
+            "early_abort = true",
         ] {
             let rollout = format!("[rollout]\nrollout_batch_size = 8\n{key}\n");
             assert!(refusal(&rollout).contains("needs run.order"), "{key}");

@@ -3,6 +3,7 @@
 
 mod arithmetic;
 mod configured;
+mod curriculum;
 mod error;
 mod jsonl;
 mod mixture;
@@ -16,6 +17,7 @@ mod source;
 
 pub use arithmetic::{Arithmetic, Split};
 pub use configured::{eval_source, keys, num_steps, train_source};
+pub use curriculum::{Asked, PassRates};
 pub use error::{Error, Result};
 pub use mixture::{Mixture, Schedule};
 pub use permutation::permute;

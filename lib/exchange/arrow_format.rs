@@ -95,6 +95,7 @@ fn sample_digest(view: &SampleView<'_>) -> Result<SampleDigest> {
         tokens_hash: sample.tokens_hash(),
         response_len: sample.response_len() as u32,
         failed: sample.status == Status::Failed,
+        truncated: sample.status == Status::Truncated,
         prompt_id: sample.prompt_id,
     })
 }

@@ -40,8 +40,8 @@ pub use reward_worker::{RewardAction, RewardWorker, RewardWorkerConfig};
 pub use segment::{ColumnDigest, ColumnRow, Format, SampleDigest, SegmentDigest, SegmentHeader};
 pub use slime_config::paths::Physical;
 pub use step_builder::{
-    BufferOrder, BuilderAction, BuilderConfig, DrawnPrompt, FinishedGroup, Order, Standing, StepBuilder,
-    StepPolicy, Verdict,
+    BufferOrder, BuilderAction, BuilderConfig, DrawnPrompt, FinishedGroup, History, Order, Outcome, Standing,
+    StepBuilder, StepPolicy, Verdict,
 };
 pub use store::{Bytes, Commit, Fill, FsFiles, FsStore, RawFiles, SealedStore, Store};
 pub use trainer::{Trainer, TrainerAction, TrainerConfig};

@@ -22,6 +22,8 @@ pub struct SampleDigest {
     pub response_len: u32,
     /// Generation failed: the group is asked for again.
     pub failed: bool,
+    /// It was cut off at the longest response.
+    pub truncated: bool,
 }
 
 /// What a segment says about itself as a whole.

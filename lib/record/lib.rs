@@ -30,7 +30,8 @@ pub use error::{Error, Result};
 pub use jsonl::{JsonlReader, JsonlWriter};
 pub use layout::SAMPLE_FIELDS;
 pub use manifest::{
-    Account, ColumnRef, Draw, DropReason, Dropped, GroupEntry, Manifest, Refusal, SampleEntry, SegmentRef,
+    Account, ColumnRef, Draw, DropReason, Dropped, GroupEntry, Manifest, Refusal, SampleEntry, Scores,
+    SegmentRef, Stages,
 };
 pub use prompt::PromptContent;
 pub use provenance::{LogProbSpace, Provenance};

@@ -53,6 +53,17 @@ pub struct SampleEntry {
     pub versions: Vec<VersionRun>,
 }
 
+/// What the samples of a group say about its prompt and about the policy: what stages and curricula go by.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Scores {
+    /// Mean reward; none where one of the rewards is not finite, or there are none.
+    pub reward_mean: Option<f64>,
+    /// Share of samples whose reward is 1.
+    pub pass_rate: f64,
+    /// Share of samples that were cut off at the longest response.
+    pub truncated: f64,
+}
+
 /// One group of samples, with the place of its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupEntry {
@@ -62,8 +73,11 @@ pub struct GroupEntry {
     pub group: u32,
     /// Attempt whose samples are used.
     pub attempt: u32,
-    /// Position of the prompt in the data stream.
+    /// Its position in the data stream.
     pub cursor: u64,
+    /// Position whose prompt it has, where a curriculum chose another than its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<u64>,
     /// Identity of the prompt.
     pub prompt_id: String,
     /// The segment that holds the rows.
@@ -86,6 +100,9 @@ pub struct GroupEntry {
     /// Steps that trained it before.
     #[serde(default)]
     pub num_uses: u32,
+    /// What stages and curricula go by.
+    #[serde(default)]
+    pub scores: Scores,
 }
 
 impl GroupEntry {
@@ -102,21 +119,33 @@ pub struct Draw {
     pub step: u64,
     /// Number of the group inside that step.
     pub group: u32,
-    /// Position of the prompt in the data stream.
+    /// Its position in the data stream.
     pub cursor: u64,
+    /// Position whose prompt it has, where a curriculum chose another than its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<u64>,
     /// Newest attempt that was asked for.
     pub attempt: u32,
 }
 
 /// A group that a filter refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
     /// Step the group was drawn for.
     pub step: u64,
     /// Number of the group inside that step.
     pub group: u32,
-    /// Position of the prompt in the data stream.
+    /// Its position in the data stream.
     pub cursor: u64,
+    /// Position whose prompt it has, where a curriculum chose another than its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<u64>,
+    /// Identity of the prompt.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prompt_id: String,
+    /// Share of its samples whose reward is 1.
+    #[serde(default)]
+    pub pass_rate: f64,
     /// Why, as the filter named it.
     pub reason: String,
     /// Response tokens thrown away with it.
@@ -204,6 +233,19 @@ impl Account {
     }
 }
 
+/// Stages that a metric begins, as far as the steps until here have come.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stages {
+    /// The first step of each that is reached, by its number. It never changes.
+    pub begun: BTreeMap<u32, u64>,
+    /// The last steps in a row whose metric was beyond the threshold of the next one.
+    pub num_holding: u32,
+    /// The value nearest to that threshold so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nearest: Option<f64>,
+}
+
 /// The commit of one step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -234,6 +276,9 @@ pub struct Manifest {
     pub cursor: u64,
     /// What became of every token.
     pub account: Account,
+    /// What later steps are drawn by.
+    #[serde(default)]
+    pub stages: Stages,
 }
 
 impl Manifest {

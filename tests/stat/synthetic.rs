@@ -252,6 +252,7 @@ impl Synthetic {
             group,
             attempt: 0,
             cursor: u64::from(group),
+            chosen: None,
             prompt_id: format!("p{group}"),
             segment: SegmentRef {
                 path: format!("rollout/{step:06}/replica-0.000001.000000.arrow"),
@@ -282,6 +283,7 @@ impl Synthetic {
             stratum: String::new(),
             spare: None,
             num_uses: 0,
+            scores: Scores::default(),
         };
         let manifest = Manifest {
             step,
@@ -297,6 +299,7 @@ impl Synthetic {
             next_group: std::collections::BTreeMap::new(),
             cursor: 0,
             account: Account::default(),
+            stages: Stages::default(),
         };
         serde_json::to_string(&manifest).expect("a manifest is JSON")
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use slime_config::paths::{self, BUILDER, Physical};
 
-use super::Replica;
+use super::{Replica, ReplicaAction};
 use crate::segment::{from_json, to_json};
 use crate::steps::open_steps;
 use crate::{Format, Result, Store};
@@ -24,6 +24,9 @@ pub enum Op {
         attempt: u32,
         /// Position in the data stream.
         cursor: u64,
+        /// Position whose prompt it has, where a curriculum chose another than its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        chosen: Option<u64>,
         /// The prompt, as the builder's policy drew it.
         prompt: serde_json::Value,
         /// The weights.
@@ -160,6 +163,12 @@ impl<F: Format> Replica<F> {
                 let is_sealed = self.sealed.contains_key(&((step, group), attempt));
                 let is_older = self.asked.get(&(step, group)).is_some_and(|asked| asked.attempt > attempt);
                 if !is_sealed && !is_older {
+                    self.actions.push(ReplicaAction::Prepare {
+                        step,
+                        group,
+                        attempt,
+                        prompt: prompt.clone(),
+                    });
                     self.asked.insert((step, group), Asked { attempt, prompt, place, parts });
                 }
             }

@@ -45,6 +45,9 @@ pub struct ReplicaConfig {
     pub max_in_flight: usize,
     /// Free groups (arrival order) go on with newer weights instead of finishing first.
     pub continue_on_newer: bool,
+    /// Once a step is full, nothing is generated before the weights that train on it: what runs stops where it is, and goes on
+    /// under them (with `continue_on_newer` only).
+    pub early_abort: bool,
     /// A drain seals unfinished samples, so that the next start goes on with them (with `continue_on_newer` only).
     pub keeps_parts: bool,
     /// Age of the first finished group at which a segment is sealed, at the latest.
@@ -62,6 +65,17 @@ pub enum ReplicaAction {
     Load {
         /// The weights.
         place: Physical,
+    },
+    /// A group that will be generated, so that its prompt can become tokens.
+    Prepare {
+        /// Step.
+        step: u64,
+        /// Group.
+        group: u32,
+        /// Attempt.
+        attempt: u32,
+        /// The prompt.
+        prompt: serde_json::Value,
     },
     /// Generate all samples of a group, then call [`Replica::on_finished`].
     Generate {
@@ -236,6 +250,12 @@ impl<F: Format> Replica<F> {
     /// Segments that this start has sealed.
     pub fn num_sealed(&self) -> u64 {
         self.next_segment
+    }
+
+    /// Whether what runs has stopped, since the step is full for which it was asked (`early_abort`).
+    pub fn is_stopped(&self) -> bool {
+        let loaded = self.loaded.map_or(0, |place| place.version);
+        self.config.early_abort && self.front.step > loaded && !self.is_draining
     }
 
     /// Number of groups being generated or waiting.

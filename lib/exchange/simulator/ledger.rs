@@ -34,6 +34,10 @@ pub(super) struct Totals {
     pub replaced: u64,
     /// Of the trained groups: those that went on after a drain.
     pub continued: u64,
+    /// Of the trained groups: those whose prompt a curriculum chose.
+    pub chosen: u64,
+    /// Of the trained groups: those with the size of a stage that a metric began.
+    pub staged: u64,
 }
 
 impl Ledger {
@@ -96,6 +100,11 @@ impl Ledger {
         totals.replaced += account.replaced;
         let continued = manifest.groups.iter().filter(|group| group.samples.iter().any(|s| s.part > 0));
         totals.continued += continued.map(GroupEntry::num_tokens).sum::<u64>();
+        let sum = |is_meant: fn(&&GroupEntry) -> bool| -> u64 {
+            manifest.groups.iter().filter(is_meant).map(GroupEntry::num_tokens).sum()
+        };
+        totals.chosen += sum(|group| group.chosen.is_some());
+        totals.staged += sum(|group| group.samples.len() > 2);
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) enum Fault {
     IgnorePause,
     /// The builder joins a column whatever tokens it was computed for.
     JoinBlindly,
+    /// A builder that starts does not read what earlier steps say.
+    ForgetHistory,
 }
 
 /// Seeds of the ordinary run; `SLIME_SIM_SEED` runs one alone, `SLIME_SIM_SCHEDULES` sets how many.
@@ -45,7 +47,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn ten_thousand_random_schedules_keep_the_properties() {
     let next = AtomicU64::new(seeds().start);
-    let totals: [AtomicU64; 16] = Default::default();
+    let totals: [AtomicU64; 18] = Default::default();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
@@ -74,6 +76,8 @@ fn ten_thousand_random_schedules_keep_the_properties() {
                                 tokens.reused,
                                 tokens.replaced,
                                 tokens.continued,
+                                tokens.chosen,
+                                tokens.staged,
                             ];
                             totals.iter().zip(counts).for_each(|(t, c)| {
                                 t.fetch_add(c, Ordering::Relaxed);
@@ -94,7 +98,7 @@ fn ten_thousand_random_schedules_keep_the_properties() {
     eprintln!(
         "{turns} turns, {deaths} deaths, {zombies} zombies, {drains} drains, {stops} stops of the run, \
          {saves} checkpoints asked for, {pauses} pauses; tokens trained, masked, refused, expired, surplus, carried, \
-         trained again, replaced, continued: {tokens:?}"
+         trained again, replaced, continued, chosen by a curriculum, of a stage begun by a metric: {tokens:?}"
     );
     let is_short = seeds().count() < 1000;
     assert!(
@@ -153,6 +157,7 @@ fn each_deliberate_mistake_is_noticed() {
         (Fault::SkipFencing, "goes on after its successor"),
         (Fault::IgnorePause, "in a pause"),
         (Fault::JoinBlindly, "computed for other tokens"),
+        (Fault::ForgetHistory, "chosen by another history"),
     ] {
         let how = noticed(fault).unwrap_or_else(|| panic!("{fault:?} was not noticed"));
         assert!(how.contains(word), "{fault:?} was noticed as: {how}");

@@ -10,7 +10,7 @@ use super::files::World;
 use super::format::{SimFormat, SimPolicy};
 use super::ledger::{Ledger, Totals};
 use super::plan::Plan;
-use crate::{Bytes, Format, Order, Physical};
+use crate::{Bytes, Format, History, Order, Physical, StepPolicy};
 
 /// Watches one schedule.
 #[derive(Default)]
@@ -108,12 +108,25 @@ impl Oracle {
         }
     }
 
+    /// What the first 0, 1, 2, .. manifests say to later draws.
+    fn histories(&self, plan: &Plan) -> Vec<History> {
+        let mut history = History::new(plan.builder.history_steps, plan.builder.max_staleness);
+        let learn = |(_, manifest): &(Vec<u8>, Manifest)| {
+            history.learn(manifest);
+            history.clone()
+        };
+        let first = History::new(plan.builder.history_steps, plan.builder.max_staleness);
+        std::iter::once(first).chain(self.manifests.iter().map(learn)).collect()
+    }
+
     /// At the end every step was consumed, no group or prompt was used more often than it may be, and none was lost.
     pub fn check_end(&self, plan: &Plan, consumed: &[u64]) {
         Self::check_consumed(consumed);
         assert_eq!(consumed.len() as u64, plan.builder.num_steps);
         let mut uses: BTreeMap<(u64, u32), u32> = BTreeMap::new();
         let mut cursors = BTreeSet::new();
+        let mut policy = plan.policy();
+        let histories = self.histories(plan);
         for (_, manifest) in &self.manifests {
             let distinct: BTreeSet<_> = manifest.groups.iter().map(|g| (g.step, g.group)).collect();
             assert_eq!(distinct.len(), manifest.groups.len(), "a group twice in step {}", manifest.step);
@@ -123,8 +136,13 @@ impl Oracle {
                 assert_eq!(group.num_uses, *num_uses, "uses of group {}/{}", id.0, id.1);
                 *num_uses += 1;
                 assert!(*num_uses <= plan.builder.max_reuse, "group {}/{} used too often", id.0, id.1);
-                let prompt_id = SimPolicy::prompt_id(group.step, group.cursor);
+                let history = &histories[group.step.saturating_sub(plan.builder.max_staleness) as usize];
+                let chosen = policy.choose(group.step, group.cursor, history).expect("an open choice");
+                assert_eq!(group.chosen.unwrap_or(group.cursor), chosen, "chosen by another history");
+                let prompt_id = SimPolicy::prompt_id(group.step, chosen, history.stages());
                 assert_eq!(group.prompt_id, prompt_id, "the prompt of another stage");
+                let num_samples = SimPolicy::num_samples(&prompt_id) as usize;
+                assert_eq!(group.samples.len(), num_samples, "the group size of another stage");
                 let is_new = cursors.insert(group.cursor);
                 assert!(is_new || *num_uses > 1, "prompt {} used twice", group.cursor);
                 let is_spare = group.spare.is_some();

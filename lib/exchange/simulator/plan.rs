@@ -21,6 +21,7 @@ pub(super) struct Plan {
     pub trainer: TrainerConfig,
     num_workers: u32,
     continue_on_newer: bool,
+    early_abort: bool,
     pub chances: Chances,
     /// How many times longer than a few milliseconds work takes.
     pub pace: u64,
@@ -29,8 +30,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub const NUM_SAMPLES: u32 = 2;
-
     pub fn draw(seed: u64, fault: Fault) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let max_staleness = [0, 1, 4][rng.random_range(0..3)];
@@ -55,7 +54,6 @@ impl Plan {
             publish_interval,
             order: if is_arrival { Order::Arrival } else { Order::Fixed },
             num_groups: 2,
-            num_samples: Self::NUM_SAMPLES,
             over_sampling: rng.random_range(2..=4),
             buffer_order,
             max_reuse: if is_arrival { rng.random_range(1..=3) } else { 1 },
@@ -67,6 +65,7 @@ impl Plan {
             lease_ms: 250,
             beat_ms: 20,
             columns: vec!["reward".into()],
+            history_steps: rng.random_range(0..=3),
             eval_interval,
             eval_at_start,
         };
@@ -96,6 +95,8 @@ impl Plan {
         };
         let calm_ms = rng.random_range(300..3000);
         let (num_workers, continue_on_newer) = (rng.random_range(1..=2), rng.random_bool(0.5));
+        let early_abort =
+            rng.random_bool(0.5) && continue_on_newer && is_arrival && builder.publish_interval == 1;
         Self {
             seed,
             fault,
@@ -105,6 +106,7 @@ impl Plan {
             trainer,
             num_workers,
             continue_on_newer,
+            early_abort,
             chances,
             pace: 1,
             calm_ms,
@@ -155,6 +157,7 @@ impl Plan {
             has_filter: self.builder.has_filter,
             has_fallback: self.has_fallback,
             refuses_all: self.refuses_all,
+            max_staleness: self.builder.max_staleness,
         }
     }
 
@@ -163,6 +166,7 @@ impl Plan {
             index,
             max_in_flight: self.builder.max_in_flight.max(3),
             continue_on_newer: self.continue_on_newer,
+            early_abort: self.early_abort,
             keeps_parts: self.continue_on_newer && self.builder.order == Order::Arrival,
             seal_ms: 10.max(self.pace * 16 / 10),
             seal_bytes: if self.pace > 1 { 64 << 20 } else { 6 },

@@ -9,7 +9,7 @@ use slime_record::{Publication, SampleId, VersionRun};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::{SimFiles, Stop, VISIBILITY_MS, World};
-use super::format::SimFormat;
+use super::format::{SimFormat, SimPolicy};
 use super::oracle::Oracle;
 use super::plan::Plan;
 use super::unfinished::Before;
@@ -211,7 +211,12 @@ impl Process {
 
     fn hand_in(&mut self, world: &Rc<RefCell<World>>) -> Result<bool> {
         let now_ms = world.borrow().now_ms;
-        let (due, later) = std::mem::take(&mut self.works).into_iter().partition(|(at, _)| *at <= now_ms);
+        // A replica that has stopped generates nothing.
+        let is_stopped = matches!(&self.machine, Machine::Replica(replica) if replica.is_stopped());
+        let is_due = |(at, work): &(u64, Work)| {
+            *at <= now_ms && !(is_stopped && matches!(work, Work::Generated { .. }))
+        };
+        let (due, later) = std::mem::take(&mut self.works).into_iter().partition(is_due);
         self.works = later;
         let due: Vec<(u64, Work)> = due;
         for (_, work) in due {
@@ -280,7 +285,7 @@ impl Process {
                 Work::Generated { step, group, attempt, prompt, version, before },
             ) => {
                 let newer = self.engine.map(|place| place.version).filter(|now| *now != version);
-                let rows = (0..Plan::NUM_SAMPLES).map(|index| {
+                let rows = (0..SimPolicy::num_samples(&prompt)).map(|index| {
                     let mut trained = before.of(index);
                     trained.push(VersionRun { version, len: 3 });
                     trained.extend(newer.map(|version| VersionRun { version, len: 2 }));
@@ -292,6 +297,7 @@ impl Process {
                         response_len: 1 + trained.iter().map(|run| run.len).sum::<u32>(),
                         trained,
                         failed: world.borrow_mut().rng.random_ratio(1, 100),
+                        truncated: false,
                     }
                 });
                 replica.on_finished(step, group, attempt, rows.collect());
@@ -358,6 +364,7 @@ impl Process {
                 for action in replica.poll(&mut self.store)? {
                     self.num_events += 1;
                     match action {
+                        ReplicaAction::Prepare { .. } => {}
                         ReplicaAction::Load { place } => add(&mut self.works, 20, Work::Swap(place)),
                         ReplicaAction::Generate { step, group, attempt, prompt, version, parts } => {
                             let prompt = prompt.as_str().unwrap_or_default().to_owned();

@@ -2,8 +2,7 @@
 
 use slime_record::{SampleId, VersionRun};
 
-use super::format::SimFormat;
-use super::plan::Plan;
+use super::format::{SimFormat, SimPolicy};
 use crate::{Format, SampleDigest, Store};
 
 /// What a group that goes on has of earlier times: the tokens of its samples, and their continuation number.
@@ -43,8 +42,9 @@ impl Before {
                 response_len: trained.iter().map(|run| run.len).sum(),
                 trained,
                 failed: false,
+                truncated: false,
             }
         };
-        (0..Plan::NUM_SAMPLES).map(row).collect()
+        (0..SimPolicy::num_samples(prompt)).map(row).collect()
     }
 }

@@ -29,7 +29,7 @@ impl<F: Format> StepBuilder<F> {
                 self.expire();
             }
             let Some(taken) = self.take(policy)? else { return Ok(()) };
-            let manifest = self.manifest(&taken);
+            let manifest = self.manifest(&taken, policy);
             if store.commit(&paths::manifest(self.step), &to_json(&manifest))? == Commit::Lost {
                 return Ok(());
             }
@@ -38,7 +38,7 @@ impl<F: Format> StepBuilder<F> {
         Ok(())
     }
 
-    fn manifest(&self, taken: &Taken) -> Manifest {
+    fn manifest(&self, taken: &Taken, policy: &mut dyn StepPolicy) -> Manifest {
         let min_version = self.min_version();
         let is_taken: BTreeSet<GroupId> = taken.groups.iter().copied().collect();
         let groups: Vec<GroupEntry> = taken
@@ -52,6 +52,7 @@ impl<F: Format> StepBuilder<F> {
             None => self.decided(&is_taken, min_version),
         };
         let account = account(&groups, &fate, self.num_replaced_tokens);
+        let stages = policy.advance(self.history.stages(), self.step, &groups);
         let (cursor, returned, next_group) = self.position_after(taken.last);
         Manifest {
             step: self.step,
@@ -67,6 +68,7 @@ impl<F: Format> StepBuilder<F> {
             next_group,
             cursor,
             account,
+            stages,
         }
     }
 
@@ -105,6 +107,7 @@ impl<F: Format> StepBuilder<F> {
                     step: id.0,
                     group: id.1,
                     cursor: group.cursor,
+                    chosen: group.chosen,
                     attempt: group.attempt,
                 }),
                 Some(num_tokens) if !group.is_counted => fate.num_finished_tokens += num_tokens,
@@ -166,13 +169,14 @@ impl Group {
 
     /// What a manifest says of it when it is refused, by the filter or as a spare that no step needed.
     fn refusal(&self, id: GroupId) -> Option<Refusal> {
-        let reason = match &self.state {
+        let (reason, pass_rate) = match &self.state {
             State::Waiting => return None,
-            State::Accepted(entry) => entry.spare.clone()?,
-            State::Refused { reason, .. } => reason.clone(),
+            State::Accepted(entry) => (entry.spare.clone()?, entry.scores.pass_rate),
+            State::Refused { reason, pass_rate, .. } => (reason.clone(), *pass_rate),
         };
         let num_tokens = self.num_tokens()?;
-        Some(Refusal { step: id.0, group: id.1, cursor: self.cursor, reason, num_tokens })
+        let (cursor, chosen, prompt_id) = (self.cursor, self.chosen, self.prompt.prompt_id.clone());
+        Some(Refusal { step: id.0, group: id.1, cursor, chosen, prompt_id, pass_rate, reason, num_tokens })
     }
 }
 

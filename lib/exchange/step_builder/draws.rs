@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slime_record::{Draw, Manifest};
+use slime_record::{Draw, Manifest, Stages};
 
 use super::{BuilderAction, DrawnPrompt, Group, GroupId, Order, State, StepBuilder, StepPolicy};
 use crate::segment::from_json;
@@ -14,6 +14,7 @@ use slime_config::paths;
 struct Asked {
     attempt: u32,
     cursor: u64,
+    chosen: Option<u64>,
     replica: u32,
     place: Option<Physical>,
 }
@@ -29,6 +30,7 @@ impl<F: Format> StepBuilder<F> {
             let steps = store.list(paths::ROLLOUT)?;
             for step in steps.iter().rev().filter_map(|name| paths::parse_number(name)) {
                 if let Some(bytes) = store.read(&paths::manifest(step))? {
+                    self.recall(store, step)?;
                     self.apply(from_json(&paths::manifest(step), &bytes)?, policy)?;
                     break;
                 }
@@ -52,17 +54,20 @@ impl<F: Format> StepBuilder<F> {
     /// Makes a manifest the state to continue from. Own draws that fit it stay, others are given up.
     pub(super) fn apply(&mut self, manifest: Manifest, policy: &mut dyn StepPolicy) -> Result<()> {
         // What can fail comes first, so an error leaves the state as it was.
+        let stages = &manifest.stages;
         let mut outstanding = Vec::new();
         for draw in &manifest.outstanding {
             let id = (draw.step, draw.group);
             if self.groups.get(&id).is_none_or(|group| group.cursor != draw.cursor) {
-                outstanding.push((id, draw.clone(), Self::prompt_at(policy, draw.step, draw.cursor)?));
+                outstanding.push((id, draw.clone(), Self::prompt_of(policy, draw, stages)?));
             }
         }
         let mut carried = Vec::new();
         for entry in &manifest.carried {
-            carried.push((entry.clone(), Self::prompt_at(policy, entry.step, entry.cursor)?));
+            let position = entry.chosen.unwrap_or(entry.cursor);
+            carried.push((entry.clone(), Self::prompt_at(policy, entry.step, position, stages)?));
         }
+        self.history.learn(&manifest);
         self.step = manifest.step + 1;
         self.cursor = manifest.cursor;
         self.returned = manifest.returned.iter().copied().collect();
@@ -87,6 +92,7 @@ impl<F: Format> StepBuilder<F> {
             let group = Group {
                 is_counted: true,
                 cursor: entry.cursor,
+                chosen: entry.chosen,
                 prompt,
                 attempt: entry.attempt,
                 replica: None,
@@ -121,6 +127,7 @@ impl<F: Format> StepBuilder<F> {
         let group = Group {
             is_counted: false,
             cursor: draw.cursor,
+            chosen: draw.chosen,
             prompt,
             attempt: draw.attempt,
             replica: None,
@@ -148,9 +155,9 @@ impl<F: Format> StepBuilder<F> {
             let Some(bytes) = store.read(&path)? else { continue };
             for op in from_json::<Assignment>(&path, &bytes)?.ops {
                 match op {
-                    Op::New { step, group, attempt, cursor, place, .. } => {
+                    Op::New { step, group, attempt, cursor, chosen, place, .. } => {
                         if asked.get(&(step, group)).is_none_or(|known| known.attempt <= attempt) {
-                            asked.insert((step, group), Asked { attempt, cursor, replica, place });
+                            asked.insert((step, group), Asked { attempt, cursor, chosen, replica, place });
                         }
                     }
                     Op::Cancel { step, group, attempt } => {
@@ -170,7 +177,7 @@ impl<F: Format> StepBuilder<F> {
 
     fn adopt_asked(&mut self, id: GroupId, asked: &Asked, policy: &mut dyn StepPolicy) -> Result<()> {
         if !self.groups.contains_key(&id) {
-            let is_open = id.0 >= self.step && id.1 >= self.next_group.get(&id.0).copied().unwrap_or(0);
+            let is_open = self.may_draw(id.0) && id.1 >= self.next_group.get(&id.0).copied().unwrap_or(0);
             let is_free = (asked.cursor >= self.cursor || self.returned.contains(&asked.cursor))
                 && self.groups.values().all(|group| group.cursor != asked.cursor);
             let is_right = match self.config.order {
@@ -183,8 +190,9 @@ impl<F: Format> StepBuilder<F> {
             {
                 return Ok(());
             }
-            let prompt = Self::prompt_at(policy, id.0, asked.cursor)?;
-            let draw = Draw { step: id.0, group: id.1, cursor: asked.cursor, attempt: asked.attempt };
+            let Asked { attempt, cursor, chosen, .. } = *asked;
+            let draw = Draw { step: id.0, group: id.1, cursor, chosen, attempt };
+            let prompt = Self::prompt_of(policy, &draw, self.history.stages())?;
             self.insert_draw(id, &draw, prompt);
         }
         if let Some(group) = self.groups.get_mut(&id)
@@ -203,15 +211,30 @@ impl<F: Format> StepBuilder<F> {
         self.cursor + (id.0 - self.step) * self.config.num_groups as u64 + u64::from(id.1)
     }
 
-    fn prompt_at(policy: &mut dyn StepPolicy, step: u64, cursor: u64) -> Result<DrawnPrompt> {
-        policy.draw(step, cursor)?.ok_or(Error::PromptsEnded { cursor })
+    /// Whether what a step is drawn by is known: the manifests of all steps whose version may be the newest when it
+    /// opens.
+    fn may_draw(&self, step: u64) -> bool {
+        (self.step..=self.step + self.config.max_staleness).contains(&step)
+    }
+
+    fn prompt_of(policy: &mut dyn StepPolicy, draw: &Draw, stages: &Stages) -> Result<DrawnPrompt> {
+        Self::prompt_at(policy, draw.step, draw.chosen.unwrap_or(draw.cursor), stages)
+    }
+
+    fn prompt_at(
+        policy: &mut dyn StepPolicy,
+        step: u64,
+        position: u64,
+        stages: &Stages,
+    ) -> Result<DrawnPrompt> {
+        policy.draw(step, position, stages)?.ok_or(Error::PromptsEnded { cursor: position })
     }
 
     /// Draws what the open steps lack.
     pub(super) fn draw_due(&mut self, policy: &mut dyn StepPolicy) -> Result<()> {
         let Some(newest) = self.lineage.newest() else { return Ok(()) };
         let last_step = (newest.physical.version + self.config.max_staleness).min(self.config.num_steps - 1);
-        for step in self.step..=last_step {
+        for step in (self.step..=last_step).take_while(|step| self.may_draw(*step)).collect::<Vec<_>>() {
             if self.config.order == Order::Fixed && self.config.has_filter && step > self.step {
                 break;
             }
@@ -220,8 +243,10 @@ impl<F: Format> StepBuilder<F> {
                     Order::Fixed => self.fixed_cursor(id),
                     Order::Arrival => self.next_cursor(),
                 };
-                let prompt = Self::prompt_at(policy, id.0, cursor)?;
-                self.insert_draw(id, &Draw { step: id.0, group: id.1, cursor, attempt: 0 }, prompt);
+                let chosen = Some(policy.choose(id.0, cursor, &self.history)?).filter(|at| *at != cursor);
+                let draw = Draw { step: id.0, group: id.1, cursor, chosen, attempt: 0 };
+                let prompt = Self::prompt_of(policy, &draw, self.history.stages())?;
+                self.insert_draw(id, &draw, prompt);
             }
         }
         Ok(())

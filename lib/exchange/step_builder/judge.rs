@@ -104,7 +104,7 @@ impl<F: Format> StepBuilder<F> {
         let mut num_lost = None;
         let mut outcome = None;
         for found in &self.found[&id] {
-            let is_whole = found.rows.len() == self.config.num_samples as usize
+            let is_whole = found.rows.len() == group.prompt.num_samples as usize
                 && found.rows.iter().enumerate().all(|(i, row)| {
                     row.id.index == i as u32 && !row.failed && row.prompt_id == group.prompt.prompt_id
                 });
@@ -198,19 +198,20 @@ impl<F: Format> StepBuilder<F> {
         let finished = FinishedGroup {
             step: id.0,
             group: id.1,
+            stages: self.history.stages(),
             prompt: &group.prompt.body,
             rows: &found.rows,
             columns: &values,
         };
+        let Standing { priority, stratum, scores } = policy.standing(&finished)?;
         let spare = match policy.judge(&finished)? {
             Verdict::Keep => None,
             Verdict::Spare(reason) => Some(reason),
             Verdict::Refuse(reason) => {
-                let num_tokens = num_tokens(&found.rows);
-                return Ok(Judgement::Judged(State::Refused { reason, num_tokens }));
+                let (num_tokens, pass_rate) = (num_tokens(&found.rows), scores.pass_rate);
+                return Ok(Judgement::Judged(State::Refused { reason, num_tokens, pass_rate }));
             }
         };
-        let Standing { priority, stratum } = policy.standing(&finished)?;
         let sample = |row: &SampleDigest| SampleEntry {
             index: row.id.index,
             part: row.id.part,
@@ -226,6 +227,7 @@ impl<F: Format> StepBuilder<F> {
             group: id.1,
             attempt: found.attempt,
             cursor: group.cursor,
+            chosen: group.chosen,
             prompt_id: group.prompt.prompt_id.clone(),
             segment: found.segment.clone(),
             first_row: found.first_row,
@@ -235,6 +237,7 @@ impl<F: Format> StepBuilder<F> {
             stratum,
             spare,
             num_uses: 0,
+            scores,
         }))))
     }
 

@@ -22,6 +22,7 @@ mod buffer;
 mod commit;
 mod dispatch;
 mod draws;
+mod history;
 mod judge;
 mod parts;
 mod policy;
@@ -30,13 +31,14 @@ mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slime_record::{Dropped, GroupEntry, Manifest};
+use slime_record::{Dropped, GroupEntry, Manifest, Stages};
 
 use crate::evaluations::Evaluations;
 use crate::owner::Heartbeats;
 use crate::steps::open_steps;
 use crate::{Control, Format, Heartbeat, Lineage, Owner, Result, Store};
 use dispatch::ReplicaView;
+pub use history::{History, Outcome};
 use parts::Parts;
 pub use policy::{DrawnPrompt, FinishedGroup, Standing, StepPolicy, Verdict};
 use scan::{Found, SegmentColumns};
@@ -70,7 +72,7 @@ pub(crate) type GroupId = (u64, u32);
 enum State {
     Waiting,
     Accepted(Box<GroupEntry>),
-    Refused { reason: String, num_tokens: u64 },
+    Refused { reason: String, num_tokens: u64, pass_rate: f64 },
 }
 
 #[derive(Debug, Clone)]
@@ -78,6 +80,8 @@ struct Group {
     /// A manifest has counted its tokens among those carried.
     is_counted: bool,
     cursor: u64,
+    /// Position whose prompt it has, where that is another.
+    chosen: Option<u64>,
     prompt: DrawnPrompt,
     attempt: u32,
     replica: Option<u32>,
@@ -100,6 +104,7 @@ pub struct StepBuilder<F: Format> {
     step: u64,
     cursor: u64,
     returned: BTreeSet<u64>,
+    history: History,
     next_group: BTreeMap<u64, u32>,
     groups: BTreeMap<GroupId, Group>,
     /// Accepted groups in the order of acceptance.
@@ -142,7 +147,6 @@ impl<F: Format> StepBuilder<F> {
             replicas: (0..config.num_replicas).map(|_| ReplicaView::new(now_ms)).collect(),
             heartbeats: Heartbeats::new(),
             evaluations: Evaluations::new(config.eval_interval, config.num_steps, config.eval_at_start),
-            config,
             format,
             owner,
             next_beat_ms: 0,
@@ -152,6 +156,7 @@ impl<F: Format> StepBuilder<F> {
             step: 0,
             cursor: 0,
             returned: BTreeSet::new(),
+            history: History::new(config.history_steps, config.max_staleness),
             next_group: BTreeMap::new(),
             groups: BTreeMap::new(),
             accepted: Vec::new(),
@@ -167,6 +172,7 @@ impl<F: Format> StepBuilder<F> {
             actions: Vec::new(),
             is_draining: false,
             is_adopted: false,
+            config,
         })
     }
 
@@ -178,6 +184,11 @@ impl<F: Format> StepBuilder<F> {
     /// The next step to commit.
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// The stages that have begun.
+    pub fn stages(&self) -> &Stages {
+        self.history.stages()
     }
 
     /// Steps of which groups are drawn.

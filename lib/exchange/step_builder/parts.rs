@@ -53,6 +53,7 @@ impl<F: Format> StepBuilder<F> {
             group: id.1,
             attempt: group.attempt,
             cursor: group.cursor,
+            chosen: group.chosen,
             prompt: group.prompt.body.clone(),
             place: group.place,
             parts: self.parts.get(&id).filter(is_valid).map(|parts| parts.path.clone()),

@@ -36,8 +36,6 @@ pub struct BuilderConfig {
     pub order: Order,
     /// Groups a step is made of.
     pub num_groups: usize,
-    /// Samples of a group.
-    pub num_samples: u32,
     /// Groups under way or accepted where a step is still open (at least `num_groups`); in fixed order those drawn at once
     /// for a step that a filter judges.
     pub over_sampling: usize,
@@ -61,6 +59,8 @@ pub struct BuilderConfig {
     pub beat_ms: u64,
     /// Columns that must be joined before a group is judged, for example `reward`.
     pub columns: Vec<String>,
+    /// Steps that the policy looks back to when it chooses prompts.
+    pub history_steps: u64,
     /// Versions divisible by this are evaluated, and the last one; 0: none.
     pub eval_interval: u64,
     /// Whether version 0 is evaluated, too.

@@ -60,6 +60,7 @@ pub struct Engine {
     pub num_sampled: u64,
     /// New weights are in place from then on.
     swapped_ms: u64,
+    is_stopped: bool,
 }
 
 impl Engine {
@@ -97,8 +98,20 @@ impl Engine {
         self.running.iter_mut().for_each(|sequence| sequence.since_ms = now_ms + SWAP_MS);
     }
 
+    /// From now on nothing is sampled, or again.
+    pub fn stop(&mut self, is_stopped: bool, now_ms: u64) {
+        if is_stopped != self.is_stopped {
+            self.advance(now_ms);
+            self.is_stopped = is_stopped;
+            self.running.iter_mut().for_each(|sequence| sequence.since_ms = sequence.since_ms.max(now_ms));
+        }
+    }
+
     /// Samples until `now_ms`.
     pub fn advance(&mut self, now_ms: u64) {
+        if self.is_stopped {
+            return;
+        }
         for sequence in &mut self.running {
             let num_due = (now_ms.saturating_sub(sequence.since_ms) / TOKEN_MS) as u32;
             let num_tokens = num_due.min(sequence.num_left);
@@ -126,7 +139,8 @@ impl Engine {
                 group.finished.push(digest(sequence, self.masks_old));
             }
         }
-        while self.running.len() < NUM_SLOTS
+        while !self.is_stopped
+            && self.running.len() < NUM_SLOTS
             && let Some(mut sequence) = self.waiting.pop_front()
         {
             sequence.since_ms = now_ms.max(self.swapped_ms);
@@ -145,7 +159,8 @@ impl Engine {
 
     /// When the next sample ends.
     pub fn next_ms(&self) -> Option<u64> {
-        self.running.iter().map(|sequence| sequence.since_ms + u64::from(sequence.num_left) * TOKEN_MS).min()
+        let running = self.running.iter().filter(|_| !self.is_stopped);
+        running.map(|sequence| sequence.since_ms + u64::from(sequence.num_left) * TOKEN_MS).min()
     }
 }
 
@@ -159,5 +174,6 @@ fn digest(sequence: Sequence, masks_old: bool) -> SampleDigest {
         trained,
         response_len: versions.iter().map(|run| run.len).sum(),
         failed: false,
+        truncated: false,
     }
 }

@@ -24,6 +24,7 @@ pub struct Mode {
     pub order: Order,
     pub over_sampling: usize,
     pub continues: bool,
+    pub early_abort: bool,
     pub masks_old: bool,
     pub buffer_order: BufferOrder,
     pub max_reuse: u32,
@@ -43,16 +44,24 @@ const SYNCHRONOUS: Mode = Mode {
     order: Order::Fixed,
     over_sampling: NUM_GROUPS,
     continues: false,
+    early_abort: false,
     masks_old: false,
     buffer_order: BufferOrder::Fifo,
     max_reuse: 1,
 };
 const ARRIVAL: Mode = Mode { order: Order::Arrival, continues: true, max_staleness: 4, ..SYNCHRONOUS };
 
-const MODES: [Mode; 9] = [
+const MODES: [Mode; 10] = [
     SYNCHRONOUS,
     Mode { name: "one step off", max_staleness: 1, ..SYNCHRONOUS },
     Mode { name: "partial rollouts, 1", max_staleness: 1, over_sampling: NUM_GROUPS * 5 / 4, ..ARRIVAL },
+    Mode {
+        name: "partial rollouts, 1, early abort",
+        max_staleness: 1,
+        over_sampling: NUM_GROUPS * 5 / 4,
+        early_abort: true,
+        ..ARRIVAL
+    },
     Mode { name: "partial rollouts, 2", max_staleness: 2, over_sampling: NUM_GROUPS * 5 / 4, ..ARRIVAL },
     Mode {
         name: "partial rollouts, 2, old part masked",

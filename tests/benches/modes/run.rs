@@ -11,7 +11,7 @@ use slime_exchange::{
     ReplicaAction, ReplicaConfig, Result, SampleDigest, SealedStore, SegmentDigest, SegmentHeader, Standing,
     StepBuilder, StepPolicy, Trainer, TrainerAction, TrainerConfig, Verdict,
 };
-use slime_record::{Account, GroupEntry, Manifest, Publication};
+use slime_record::{Account, GroupEntry, Manifest, Publication, Stages};
 
 use crate::engine::{Engine, NUM_SAMPLES, SWAP_MS};
 use crate::memory::{Files, World};
@@ -36,7 +36,6 @@ fn builder_config(mode: &Mode) -> BuilderConfig {
         publish_interval: 1,
         order: mode.order,
         num_groups: NUM_GROUPS,
-        num_samples: NUM_SAMPLES,
         over_sampling: mode.over_sampling,
         buffer_order: mode.buffer_order,
         max_reuse: mode.max_reuse,
@@ -48,6 +47,7 @@ fn builder_config(mode: &Mode) -> BuilderConfig {
         lease_ms: 600_000,
         beat_ms: 2000,
         columns: Vec::new(),
+        history_steps: 0,
         eval_interval: 0,
         eval_at_start: false,
     }
@@ -75,6 +75,7 @@ pub fn run(mode: &Mode, rates: &Rates) -> Outcome {
         index: 0,
         max_in_flight: mode.in_flight(),
         continue_on_newer: mode.continues,
+        early_abort: mode.early_abort,
         keeps_parts: false,
         seal_ms: 500,
         seal_bytes: 64 << 20,
@@ -185,6 +186,7 @@ impl Run {
     fn poll_replica(&mut self) -> bool {
         let now_ms = self.now_ms();
         let actions = self.replica.poll(&mut self.store).expect("no accidents");
+        self.engine.stop(self.replica.is_stopped(), now_ms);
         for action in &actions {
             match action {
                 ReplicaAction::Load { place } => {
@@ -197,7 +199,7 @@ impl Run {
                 ReplicaAction::Cancel { step, group, attempt } => {
                     self.engine.cancel((*step, *group, *attempt));
                 }
-                ReplicaAction::Surrender | ReplicaAction::Done => {}
+                ReplicaAction::Prepare { .. } | ReplicaAction::Surrender | ReplicaAction::Done => {}
             }
         }
         !actions.is_empty()
@@ -243,9 +245,9 @@ impl Run {
 struct Prompts;
 
 impl StepPolicy for Prompts {
-    fn draw(&mut self, _step: u64, cursor: u64) -> Result<Option<DrawnPrompt>> {
-        let prompt_id = format!("p{cursor}");
-        Ok(Some(DrawnPrompt { body: prompt_id.clone().into(), prompt_id }))
+    fn draw(&mut self, _step: u64, position: u64, _stages: &Stages) -> Result<Option<DrawnPrompt>> {
+        let prompt_id = format!("p{position}");
+        Ok(Some(DrawnPrompt { body: prompt_id.clone().into(), prompt_id, num_samples: NUM_SAMPLES }))
     }
 
     fn judge(&mut self, _group: &FinishedGroup<'_>) -> Result<Verdict> {
