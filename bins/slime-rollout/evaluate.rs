@@ -16,6 +16,7 @@ use slime_verifier::RewardSet;
 use crate::failure;
 use crate::replicate::weights_of;
 use crate::sampler::{GroupId, Purpose, Sampler};
+use crate::tokens_ahead::{TokensAhead, Upcoming};
 use crate::write_metrics::Metrics;
 use crate::write_samples;
 

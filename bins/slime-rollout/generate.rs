@@ -18,6 +18,7 @@ use crate::read_prompts::Prompts;
 use crate::remote::Remote;
 use crate::replay;
 use crate::sampler::{GroupId, Purpose, Sampler, decoder};
+use crate::tokens_ahead::{TokensAhead, Upcoming};
 use crate::write_samples::SampleWriter;
 
 /// `slime-rollout` over all prompts, once; groups leave in the order of their prompts.
