@@ -179,35 +179,4 @@ mod tests {
         }
         assert_eq!(rows_of(b"\n \n").len(), 0);
     }
-
-    /// Peak resident memory of this process in bytes.
-    fn peak_bytes() -> u64 {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-    }
-
-    /// As many rows as 10 GB have at 1 KB each; what a row holds is read and let go.
-    #[test]
-    #[ignore = "long sweep: tests/run.sh --all"]
-    fn ten_million_rows_take_less_than_200_mb() {
-        let mut file = tempfile::tempfile().unwrap();
-        let mut writer = BufWriter::with_capacity(1 << 20, &file);
-        for row in 0..10_000_000 {
-            writeln!(writer, "{{\"prompt\": {row}}}").unwrap();
-        }
-        drop(writer);
-        file.rewind().unwrap();
-        let rows = JsonlRows::open(Path::new("a.jsonl"), file).unwrap();
-        for row in (0..10_000_000).step_by(99_991) {
-            assert_eq!(rows.read(row).unwrap().0, row as u64 + 1);
-        }
-        let peak = peak_bytes();
-        eprintln!(
-            "10 million rows: peak {} MB, index {} MB",
-            peak >> 20,
-            (rows.marks.len() * size_of::<Mark>()) >> 20
-        );
-        assert!(peak < 200 << 20, "{peak} bytes");
-    }
 }

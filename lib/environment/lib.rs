@@ -14,6 +14,8 @@ mod recorded;
 mod rows;
 mod slice;
 mod source;
+#[cfg(test)]
+mod streaming_tests;
 
 pub use arithmetic::{Arithmetic, Split};
 pub use configured::{eval_source, keys, num_steps, train_source};

@@ -10,6 +10,7 @@ use super::process::Role;
 use crate::{BufferOrder, BuilderConfig, Order, ReplicaConfig, RewardWorkerConfig, TrainerConfig};
 
 /// The settings of one schedule.
+#[expect(clippy::struct_excessive_bools, reason = "the settings are independent")]
 pub(super) struct Plan {
     pub seed: u64,
     pub fault: Fault,

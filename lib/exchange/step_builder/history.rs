@@ -32,7 +32,7 @@ pub struct History {
 impl History {
     /// A history that goes back `num_steps` steps, under the staleness bound of the run.
     pub(crate) fn new(num_steps: u64, max_staleness: u64) -> Self {
-        Self { num_steps, max_staleness, ..Self::default() }
+        Self { max_staleness, num_steps, ..Self::default() }
     }
 
     /// The stages that have begun.
