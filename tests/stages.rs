@@ -12,7 +12,8 @@ use std::path::Path;
 use slime_record::{GroupEntry, Manifest};
 use tempfile::TempDir;
 use tiny_loop::{
-    APART, APART_SETS, NUM_STEPS, TOGETHER, assert_consumed_once, deeds, log, run_dir, torture, whole,
+    APART, APART_SETS, NUM_STEPS, ROLLOUT, TOGETHER, TRAIN, assert_consumed_once, deeds, kill, log, run_dir,
+    start, torture, whole,
 };
 
 /// Every step trains the samples of four groups, and no group twice.
@@ -28,6 +29,13 @@ fn assert_whole(manifests: &[Manifest]) {
 fn append(run: &Path, text: &str) {
     let mut file = File::options().append(true).open(run.join("run.toml")).expect("writable");
     file.write_all(text.as_bytes()).expect("writable");
+}
+
+/// Prompts from somewhere else than the environment of the tiny loop.
+fn draw_from(run: &Path, source: &str) {
+    let file = run.join("run.toml");
+    let text = std::fs::read_to_string(&file).expect("readable");
+    std::fs::write(&file, text.replacen("environment = \"arithmetic\"", source, 1)).expect("writable");
 }
 
 #[test]
@@ -88,11 +96,8 @@ fn a_curriculum_chooses_by_the_manifests_alone_under_kills() {
     let path = dir.path().join("prompts.jsonl");
     std::fs::write(&path, rows).expect("writable");
     let run = run_dir(&dir, "run", &["data.shuffle=false"]);
-    let file = run.join("run.toml");
-    let text = std::fs::read_to_string(&file).expect("readable");
     let source = format!("prompts = {path:?}\ncurriculum = \"pass_rate:min=0.3 max=0.6 share=1\"");
-    let text = text.replacen("environment = \"arithmetic\"", &source, 1);
-    std::fs::write(&file, text).expect("writable");
+    draw_from(&run, &source);
     assert!(torture(&run, &TOGETHER, 23, 1200) > 0);
     let deeds = deeds(&run);
     assert_consumed_once(&run, &deeds);
@@ -145,5 +150,33 @@ fn samples_that_stop_when_a_step_is_full_are_trained_once_under_kills() {
         let (wanted, placed) = manifest.account.balance(carried);
         assert_eq!(wanted, placed, "step {}: {:?}", manifest.step, manifest.account);
         carried = manifest.account.carried;
+    }
+}
+
+#[test]
+fn prompts_and_stages_that_cannot_be_are_named() {
+    let dir = TempDir::new().expect("a folder");
+    // The last of 10,000 rows is another one's.
+    let mut rows: Vec<String> = (1..10_000).map(|row| format!("{{\"prompt\": \"{row}\"}}\n")).collect();
+    rows.push("{\"question\": \"10000\"}\n".to_owned());
+    let path = dir.path().join("prompts.jsonl");
+    std::fs::write(&path, rows.concat()).expect("writable");
+    let slice = |name: &str, slice: &str| {
+        let run = run_dir(&dir, name, &["data.shuffle=false"]);
+        draw_from(&run, &format!("prompts = \"{}@{slice}\"", path.display()));
+        run
+    };
+    let never = run_dir(&dir, "never", &[]);
+    append(&never, "[[stage]]\nwhen = \"pass_rate:min=1.5\"\nmax_response_len = 2\n");
+    for (run, code, said) in [
+        (slice("few", "[0:3]"), 78, "3 prompts do not fill one step of rollout_batch_size 4"),
+        (slice("late", "[9996:10000]"), 65, "prompts.jsonl: line 10000: no key \"prompt\" (input_key)"),
+        (never, 78, "stage[0].when \"pass_rate:min=1.5\" is never reached: pass_rate is from 0 to 1"),
+    ] {
+        let mut trainer = start(TRAIN, &[], &run);
+        let ended = start(ROLLOUT, &[], &run).wait().expect("our own child").code();
+        kill(&mut trainer);
+        assert_eq!(ended, Some(code), "{}", log(&run));
+        assert!(log(&run).contains(said), "{said}\n{}", log(&run));
     }
 }

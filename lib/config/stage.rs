@@ -154,7 +154,7 @@ mod tests {
                     [[stage]]\nstart = 50\nmax_response_len = 10\n";
         let config = parse(text, "run.toml", &[]).unwrap();
         let awaited = |step, begun: &[(u32, u64)]| {
-            let begun = begun.iter().copied().collect::<BTreeMap<_, _>>();
+            let begun: BTreeMap<u32, u64> = begun.iter().copied().collect();
             (config.stage_at(step, &begun), config.awaited_stage(step, &begun).map(|(number, ..)| number))
         };
         assert_eq!(awaited(7, &[]), (None, Some(0)));

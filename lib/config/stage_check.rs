@@ -196,7 +196,6 @@ impl RunConfig {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use crate::load::parse;
 
@@ -272,7 +271,7 @@ mod tests {
                     [[stage]]\nwhen = \"truncated:max=0.1\"\nmax_response_len = 8\n";
         let config = parse(text, "run.toml", &[]).unwrap();
         let told = |begun: &[(u32, u64)], nearest| {
-            config.unreached_stages(&begun.iter().copied().collect::<BTreeMap<_, _>>(), nearest, 10)
+            config.unreached_stages(&begun.iter().copied().collect(), nearest, 10)
         };
         assert_eq!(
             told(&[], Some(0.41)),
