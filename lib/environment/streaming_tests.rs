@@ -1,8 +1,7 @@
 //! What large prompt files take: the peak memory of a process that opens one and draws from it.
 
-use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -42,21 +41,15 @@ fn peak_of(path: &Path) -> u64 {
     peak.parse::<u64>().unwrap() / 1024
 }
 
-/// A text of about a kilobyte that does not compress to nothing.
+/// A text of about a kilobyte that no other row has.
 fn text(row: u64) -> String {
-    let mut text = String::with_capacity(1000);
-    while text.len() < 1000 {
-        let number = xxhash_rust::xxh3::xxh3_64(&(row * 1000 + text.len() as u64).to_le_bytes());
-        write!(text, "{number:016x}").unwrap();
-    }
-    text
+    format!("{row} {}", "x".repeat(1100))
 }
 
 fn write_jsonl(path: &Path, num_rows: u64) {
-    let text = "x".repeat(1100);
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).unwrap());
     for row in 0..num_rows {
-        writeln!(file, "{{\"prompt\": \"{row} {text}\"}}").unwrap();
+        writeln!(file, "{{\"prompt\": \"{}\"}}", text(row)).unwrap();
     }
 }
 
@@ -110,9 +103,9 @@ fn ten_gigabytes_take_less_than_200_mb() {
     let of_lines = (std::fs::metadata(&path).unwrap().len() >> 20, peak_of(&path));
     std::fs::remove_file(&path).unwrap();
     let path = dir.path().join("prompts.parquet");
-    write_parquet(&path, 100, 100_000);
+    write_parquet(&path, 90, 100_000);
     let of_parquet = (std::fs::metadata(&path).unwrap().len() >> 20, peak_of(&path));
     eprintln!("JSON lines, Parquet: (MB of the file, MB of memory) {of_lines:?}, {of_parquet:?}");
-    assert!(of_lines.0 > 9500 && of_parquet.0 > 7000, "{of_lines:?}, {of_parquet:?}");
+    assert!(of_lines.0 > 9500 && of_parquet.0 > 9500, "{of_lines:?}, {of_parquet:?}");
     assert!(of_lines.1 < 200 && of_parquet.1 < 200, "{of_lines:?}, {of_parquet:?}");
 }
