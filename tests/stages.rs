@@ -12,8 +12,8 @@ use std::path::Path;
 use slime_record::{GroupEntry, Manifest};
 use tempfile::TempDir;
 use tiny_loop::{
-    APART, APART_SETS, NUM_STEPS, ROLLOUT, TOGETHER, TRAIN, assert_consumed_once, deeds, kill, log, run_dir,
-    start, torture, whole,
+    APART, APART_SETS, NUM_STEPS, ROLLOUT, TOGETHER, TRAIN, assert_consumed_once, deeds, finish, kill, log,
+    manifest, run_dir, start, start_all, wait_until, whole,
 };
 
 /// Every step trains the samples of four groups, and no group twice.
@@ -23,6 +23,19 @@ fn assert_whole(manifests: &[Manifest]) {
         assert_eq!(manifest.groups.len(), 4);
         assert!(manifest.groups.iter().all(|group| seen.insert((group.step, group.group))));
     }
+}
+
+/// Kills all tools whenever a step is committed, and starts them again, until the run is done.
+fn killed_at_every_step(run: &Path, roles: &[(&'static str, &'static [&'static str])]) {
+    let mut tools = start_all(roles, run);
+    for step in 0..NUM_STEPS - 1 {
+        wait_until(run, "a manifest", || manifest(run, step).exists());
+        for tool in &mut tools {
+            kill(&mut tool.child);
+            tool.child = start(tool.program, tool.roles, run);
+        }
+    }
+    finish(tools, run);
 }
 
 /// Adds tables to the configuration of a run.
@@ -47,7 +60,7 @@ fn stages_that_a_metric_begins_are_the_same_after_kills() {
         "[[stage]]\nwhen = \"response_len:min=1\"\nn_samples_per_prompt = 4\n\
          [[stage]]\nwhen = \"pass_rate:min=0.1\"\nmax_response_len = 2\n",
     );
-    assert!(torture(&run, &TOGETHER, 11, 1200) > 0);
+    killed_at_every_step(&run, &TOGETHER);
     let manifests = deeds(&run).manifests;
     assert_whole(&manifests);
     // Step 0 begins the first for step 2, and that the second for step 4 at the earliest.
@@ -92,13 +105,14 @@ const NUM_PROMPTS: u64 = 6;
 #[test]
 fn a_curriculum_chooses_by_the_manifests_alone_under_kills() {
     let dir = TempDir::new().expect("a folder");
-    let rows: String = (0..NUM_PROMPTS).map(|row| format!("{{\"prompt\": \"{row} + 1 =\"}}\n")).collect();
+    let rows: Vec<String> =
+        (0..NUM_PROMPTS).map(|row| format!("{{\"prompt\": \"{row} + 1 =\"}}\n")).collect();
     let path = dir.path().join("prompts.jsonl");
-    std::fs::write(&path, rows).expect("writable");
+    std::fs::write(&path, rows.concat()).expect("writable");
     let run = run_dir(&dir, "run", &["data.shuffle=false"]);
     let source = format!("prompts = {path:?}\ncurriculum = \"pass_rate:min=0.3 max=0.6 share=1\"");
     draw_from(&run, &source);
-    assert!(torture(&run, &TOGETHER, 23, 1200) > 0);
+    killed_at_every_step(&run, &TOGETHER);
     let deeds = deeds(&run);
     assert_consumed_once(&run, &deeds);
     let mut newest: BTreeMap<String, f64> = BTreeMap::new();
@@ -140,7 +154,7 @@ fn samples_that_stop_when_a_step_is_full_are_trained_once_under_kills() {
         APART_SETS[1],
     ];
     let run = run_dir(&dir, "run", &sets);
-    assert!(torture(&run, &APART, 31, 1200) > 0);
+    killed_at_every_step(&run, &APART);
     let deeds = deeds(&run);
     assert_consumed_once(&run, &deeds);
     assert_eq!(deeds.manifests.len() as u64, NUM_STEPS);

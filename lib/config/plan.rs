@@ -47,6 +47,14 @@ impl RunConfig {
                 self.checkpoint.keep_last
             ),
         });
+        for (number, (stage, earliest)) in self.stage.iter().zip(self.earliest_starts()).enumerate() {
+            lines.push(match stage.when {
+                None => format!("stage {number} from step {earliest}"),
+                Some(condition) => {
+                    format!("stage {number} once {condition}, from step {earliest} at the earliest")
+                }
+            });
+        }
         for (name, set) in &self.eval {
             lines.push(format!(
                 "evaluation {name} every {}: {} x {}",
@@ -68,6 +76,7 @@ mod tests {
     #[test]
     fn plan_says_what_the_sizes_come_to() {
         let text = "[run]\nnum_steps = 3\n[rollout]\nrollout_batch_size = 4\nn_samples_per_prompt = 8\n\
+                    [[stage]]\nwhen = \"pass_rate:min=0.5\"\nmax_response_len = 9\n\
                     [train]\nnum_steps_per_rollout = 2\n[eval.greedy]\ninterval = 1\nnum_prompts = 5\n";
         let plan = crate::parse(text, "run.toml", &[]).unwrap().plan().unwrap();
         assert_eq!(
@@ -77,6 +86,7 @@ mod tests {
                 "2 optimizer steps of 16 samples in each step",
                 "order fixed, staleness at most 0, a version published every 1 step",
                 "one checkpoint, at the end",
+                "stage 0 once pass_rate:min=0.5, from step 1 at the earliest",
                 "evaluation greedy every 1 version: 5 prompts x 1 sample",
             ]
         );

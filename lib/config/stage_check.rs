@@ -124,37 +124,41 @@ fn starts(config: &RunConfig) -> Result<()> {
 }
 
 impl RunConfig {
+    /// The first step that each stage can have.
+    pub(crate) fn earliest_starts(&self) -> Vec<u64> {
+        let earliest = self.stage.iter().scan(0, |earliest, stage| {
+            *earliest = match stage.when {
+                None => stage.start,
+                Some(Condition { num_steps, .. }) => {
+                    stage.start.max(*earliest + u64::from(num_steps) + self.run.max_staleness)
+                }
+            };
+            Some(*earliest)
+        });
+        earliest.collect()
+    }
+
     /// Refuses stages that cannot begin within a run of `num_steps` steps, or before the one behind them does.
     ///
     /// # Errors
     /// The first such stage.
     pub fn check_stages_within(&self, num_steps: Option<u64>) -> Result<()> {
-        let mut earliest = 0;
-        for (number, stage) in self.stage.iter().enumerate() {
-            earliest = match stage.when {
-                None => stage.start,
-                Some(Condition { num_steps, .. }) => {
-                    stage.start.max(earliest + u64::from(num_steps) + self.run.max_staleness)
-                }
-            };
+        for (number, (stage, earliest)) in self.stage.iter().zip(self.earliest_starts()).enumerate() {
             let what = match stage.when {
-                None => format!("{} {}", key(number, "start"), stage.start),
-                Some(condition) => format!("{} \"{condition}\"", key(number, "when")),
-            };
-            let first = match stage.when {
-                None => String::new(),
-                Some(_) => format!(" before step {earliest}"),
+                None => format!("{} {} is never reached", key(number, "start"), stage.start),
+                Some(condition) => {
+                    format!("{} \"{condition}\" is never reached before step {earliest}", key(number, "when"))
+                }
             };
             if let Some(num_steps) = num_steps.filter(|num_steps| earliest >= *num_steps) {
                 return Err(Error::Conflict(format!(
-                    "{what} is never reached{first}: the run has {num_steps} steps (run.num_steps)\nhint: begin it earlier, or \
-                     drop it"
+                    "{what}: the run has {num_steps} steps (run.num_steps)\nhint: begin it earlier, or drop it"
                 )));
             }
             let next = self.stage[number + 1..].iter().find(|next| next.when.is_none());
             if let Some(next) = next.filter(|next| stage.when.is_some() && next.start <= earliest) {
                 return Err(Error::Conflict(format!(
-                    "{what} is never reached{first}, and a stage behind it begins at {}\nhint: begin that one later",
+                    "{what}, and a stage behind it begins at {}\nhint: begin that one later",
                     next.start
                 )));
             }

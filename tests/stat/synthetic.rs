@@ -8,8 +8,8 @@ use std::path::Path;
 
 use serde_json::json;
 use slime_record::{
-    Account, Column, ColumnRef, ColumnValues, GroupEntry, Manifest, Provenance, Sample, SampleEntry,
-    SegmentRef, Status, VersionRun, encode_segment,
+    Account, Column, ColumnRef, ColumnValues, GroupEntry, Manifest, Provenance, Sample, SampleEntry, Scores,
+    SegmentRef, Stages, Status, VersionRun, encode_segment,
 };
 
 /// When the first step began, seconds since 1970.
