@@ -209,8 +209,9 @@ fn lead(run: &Path, config: &RunConfig, start: Start, crew: &mut Crew<'_>) -> Re
 }
 
 fn report(step: u64, num_steps: u64, steps: &[StepMetrics], times: Times) {
-    let num = steps.len().max(1) as f64;
-    let mean = |of: fn(&StepMetrics) -> f64| steps.iter().map(of).sum::<f64>() / num;
+    let num = steps.iter().filter(|step| !step.is_skipped).count().max(1) as f64;
+    let mean =
+        |of: fn(&StepMetrics) -> f64| steps.iter().filter(|step| !step.is_skipped).map(of).sum::<f64>() / num;
     let rewards: Vec<f64> = steps.iter().filter_map(|step| step.reward_mean).collect();
     let reward = (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64);
     tracing::info!(

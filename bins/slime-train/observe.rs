@@ -8,7 +8,7 @@ use slime_comm::{Collectives, Communicator, Op};
 use slime_config::{RunConfig, paths};
 use slime_metrics::{Profile, Row, Sink, Trace, Watch, cost};
 use slime_record::Manifest;
-use slime_trainer::{Error, Observation, Report, StepMetrics};
+use slime_trainer::{Error, NotFinite, Observation, Report, StepMetrics};
 
 use crate::failure;
 use crate::write_log_probs::{Writer, write_log_probs};
@@ -128,6 +128,9 @@ impl Observer {
     ) -> Result<Trained, Failure> {
         let ended = Instant::now();
         self.ended = ended;
+        for skipped in &report.skipped {
+            self.not_finite(step, skipped);
+        }
         let train = ended - began;
         let busy = write_metrics::ratio(train.saturating_sub(report.collectives), self.times.wait + train);
         let writer = Writer { step, rank: self.rank, epoch: self.epoch };
@@ -143,9 +146,18 @@ impl Observer {
         Ok(Trained { steps, report, ranks, ended })
     }
 
-    /// A loss or gradient that is not a number ends the run; the warning and the samples' names stay.
+    /// Where a loss or gradient that is not a number ends the run, the warning and the samples' names stay.
     pub fn failed(&mut self, step: u64, error: &Error) {
-        let (Error::NotFinite { what, samples, .. }, 0) = (error, self.rank) else { return };
+        if let Error::NotFinite(found) = error {
+            self.not_finite(step, found);
+        }
+    }
+
+    fn not_finite(&mut self, step: u64, found: &NotFinite) {
+        if self.rank > 0 {
+            return;
+        }
+        let NotFinite { what, samples, .. } = found;
         let mut row = Row::of_step(step, TOOL);
         row.set(if *what == "loss" { "train/loss" } else { "train/grad_norm" }, f64::NAN);
         if let Err(error) = self.watch.observe(&row) {

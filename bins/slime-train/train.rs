@@ -244,6 +244,10 @@ fn check_teacher(roles: &Roles) -> Result<(), Failure> {
 
 fn report(steps: &[StepMetrics], started: Instant) {
     for (i, step) in steps.iter().enumerate() {
+        if step.is_skipped {
+            tracing::info!("optimizer step {}/{}: left out", i + 1, steps.len());
+            continue;
+        }
         tracing::info!(
             "optimizer step {}/{}: loss {:.6},{} grad norm {:.4}, {} samples, {} trained tokens",
             i + 1,

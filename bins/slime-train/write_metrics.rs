@@ -47,7 +47,8 @@ pub struct Ranks {
     pub busy: (f64, f64),
 }
 
-/// The line of a step; with several optimizer steps the numbers are their means.
+/// The line of a step; with several optimizer steps the numbers are the means of those that have them: one that was left
+/// out has no loss.
 pub fn row(
     manifest: &Manifest,
     steps: &[StepMetrics],
@@ -57,12 +58,17 @@ pub fn row(
     settings: &Metrics,
 ) -> Row {
     let mut row = Row::of_step(manifest.step, "train");
-    let all: Vec<Vec<(&str, f64)>> = steps.iter().map(numbers).collect();
-    for (name, _) in all.first().into_iter().flatten() {
-        let of_step =
-            |numbers: &Vec<(&str, f64)>| numbers.iter().find(|(other, _)| other == name).map(|(_, x)| *x);
-        row.set(*name, all.iter().filter_map(of_step).sum::<f64>() / all.len() as f64);
+    let mut sums: Vec<(&str, f64, usize)> = Vec::new();
+    for (name, value) in steps.iter().flat_map(numbers) {
+        match sums.iter_mut().find(|(other, ..)| *other == name) {
+            Some((_, sum, num)) => (*sum, *num) = (*sum + value, *num + 1),
+            None => sums.push((name, value, 1)),
+        }
     }
+    for (name, sum, num) in sums {
+        row.set(name, sum / num as f64);
+    }
+    row.count("train/num_skipped_steps", steps.iter().filter(|step| step.is_skipped).count() as u64);
     row.count("train/staleness", manifest.staleness());
     add_times(&mut row, times, report);
     let num_tokens: usize = steps.iter().map(|step| step.num_unshared_tokens).sum();

@@ -380,6 +380,17 @@ pub enum OnFailure {
     Fail,
 }
 
+/// What a loss or gradient that is not a finite number does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnNotFinite {
+    /// The run ends with code 65 before the update.
+    #[default]
+    Fail,
+    /// The optimizer step is left out: weights, moments and the learning rate's schedule stay where they are.
+    Skip,
+}
+
 /// `[checks]`: what must hold while training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -391,10 +402,17 @@ pub struct Checks {
     pub max_mismatch: Option<f64>,
     /// `warn` or `fail`.
     pub on_failure: OnFailure,
+    /// `fail` or `skip`.
+    pub on_not_finite: OnNotFinite,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Self { first_step: true, max_mismatch: None, on_failure: OnFailure::Warn }
+        Self {
+            first_step: true,
+            max_mismatch: None,
+            on_failure: OnFailure::Warn,
+            on_not_finite: OnNotFinite::Fail,
+        }
     }
 }

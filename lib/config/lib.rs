@@ -34,7 +34,7 @@ mod warning;
 
 pub use algorithm::{
     AdvantageEstimator, Algorithm, Checks, Correction, CorrectionWeight, Critic, KlLossType, LossReducer,
-    LossType, OldLogProbs, OnFailure, PolicyLoss, RatioLevel, Reference, Teacher,
+    LossType, OldLogProbs, OnFailure, OnNotFinite, PolicyLoss, RatioLevel, Reference, Teacher,
 };
 pub use batch::Batch;
 pub use buffer::{BufferOrder, Partial};
@@ -55,4 +55,4 @@ pub use run::{Checkpoint, Device, Order, Run, Watchdog};
 pub use stage::Stage;
 pub use tensor_box::{Run as ElementRun, TensorBox};
 pub use tensor_part::TensorPart;
-pub use train::{Schedule, Train};
+pub use train::{Recompute, Schedule, Train};

@@ -14,6 +14,20 @@ pub enum Schedule {
     Cosine,
 }
 
+/// Which activations are dropped in the forward pass and computed again for the backward pass (Megatron's
+/// `recompute_granularity`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recompute {
+    /// None: the most memory, the least work.
+    #[default]
+    None,
+    /// Those between the products of a layer: norms of heads, rotation, attention, the gate of the MLP.
+    Selective,
+    /// All of a layer but the residual before it: a third more work.
+    Full,
+}
+
 /// `[train]`: the optimizer and its batches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,6 +38,8 @@ pub struct Train {
     pub num_steps_per_rollout: Option<u32>,
     /// Tokens of one packed micro-batch on one rank (a longer group is a micro-batch by itself).
     pub max_tokens_per_gpu: u32,
+    /// `none`, `selective` or `full`.
+    pub recompute: Recompute,
     /// Peak learning rate.
     pub lr: f64,
     /// `constant`, `linear` or `cosine`.
@@ -55,6 +71,7 @@ impl Default for Train {
             global_batch_size: None,
             num_steps_per_rollout: None,
             max_tokens_per_gpu: 8192,
+            recompute: Recompute::None,
             lr: 1e-6,
             schedule: Schedule::Constant,
             warmup_steps: 0,

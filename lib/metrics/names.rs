@@ -87,6 +87,7 @@ pub const TRAIN: &[Name] = &[
         "samples",
         "samples of one optimizer step without a trained token (ours)",
     ),
+    name("train/num_skipped_steps", "steps", "optimizer steps left out, as they were not finite (ours)"),
     name("train/num_trained_tokens", "tokens", "trained tokens of one optimizer step (ours)"),
     name(
         "train/num_forward_tokens",

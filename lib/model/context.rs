@@ -55,6 +55,7 @@ pub struct Packed {
     positions_t: Tensor,
     num_tokens: usize,
     workspace: Rc<Workspace>,
+    pub(crate) recomputes_ops: bool,
 }
 
 /// New tokens of running sequences whose keys and values are kept in blocks; without gradient.
@@ -105,8 +106,8 @@ impl<'a> Context<'a> {
         }
         let positions_t = Tensor::f_from_slice(&positions)?.f_to_device(device)?;
         let spans = spans(segments, kind, device)?;
-        let (num_tokens, workspace) = (positions.len(), Rc::default());
-        Ok(Self::Packed(Packed { spans, routing: Routing::default(), positions_t, num_tokens, workspace }))
+        let (num_tokens, workspace, routing) = (positions.len(), Rc::default(), Routing::default());
+        Ok(Self::Packed(Packed { spans, routing, positions_t, num_tokens, workspace, recomputes_ops: false }))
     }
 
     /// A paged batch: the tokens of sequence i are its last `q_lens[i]` of `context_lens[i]`, kept in `block_tables[i]`.
@@ -191,6 +192,20 @@ impl<'a> Context<'a> {
     pub fn recording_routes(mut self) -> Self {
         self.routing().kept = Some(Vec::new());
         self
+    }
+
+    /// From now on what lies between the products of a layer is dropped under autograd and computed again in backward.
+    #[must_use]
+    pub fn recomputing_ops(mut self) -> Self {
+        if let Self::Packed(packed) = &mut self {
+            packed.recomputes_ops = true;
+        }
+        self
+    }
+
+    /// Whether what lies between products is computed again.
+    pub(crate) fn recomputes_ops(&self) -> bool {
+        matches!(self, Self::Packed(packed) if packed.recomputes_ops)
     }
 
     /// Every token goes to the experts of `routes`, which are on the device of the model, except those that nobody recorded.

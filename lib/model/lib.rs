@@ -17,6 +17,7 @@ mod param_store;
 mod rope;
 mod routing;
 mod step_lists;
+mod tape;
 mod whole_tensors;
 mod workspace;
 
@@ -32,5 +33,6 @@ pub use parallel::Parallel;
 pub use param_store::ParamStore;
 pub use rope::Rope;
 pub use routing::Routes;
+pub use tape::Tape;
 pub use whole_tensors::{WholeSpec, WholeTensors};
 pub use workspace::Workspace;

@@ -5,11 +5,11 @@ use tch::Tensor;
 
 use crate::ops::dispatch::Dispatch;
 use crate::ops::experts::Experts;
-use crate::ops::linear::Linear;
+use crate::ops::linear::{self, Linear};
 use crate::ops::route::Router;
 use crate::ops::sequence::Sequence;
-use crate::ops::silu_mul::silu_mul;
-use crate::{Context, ParamStore, Result, Workspace};
+use crate::ops::silu_mul::{self, silu_mul};
+use crate::{Context, Error, ParamStore, Result};
 
 /// The second half of a layer.
 #[derive(Debug)]
@@ -72,15 +72,13 @@ impl Mlp {
     pub fn forward(&self, context: &mut Context<'_>, h_td: &Tensor) -> Result<Tensor> {
         let num_tokens = context.num_tokens();
         match self {
-            Self::Dense(gated) => gated.forward(&context.workspace(), h_td, num_tokens),
+            Self::Dense(gated) => gated.forward(context, h_td, num_tokens),
             Self::Sparse(sparse) => {
                 let shares = (&sparse.sequence, num_tokens);
                 let routed = context.routing().route(&sparse.router, h_td, sparse.place, shares)?;
                 let delta_td = sparse.dispatch.run(&sparse.experts, h_td, &routed)?;
                 match &sparse.shared {
-                    Some(shared) => {
-                        Ok(delta_td.f_add(&shared.forward(&context.workspace(), h_td, num_tokens)?)?)
-                    }
+                    Some(shared) => Ok(delta_td.f_add(&shared.forward(context, h_td, num_tokens)?)?),
                     None => Ok(delta_td),
                 }
             }
@@ -98,9 +96,28 @@ impl Mlp {
 }
 
 impl Gated {
-    fn forward(&self, workspace: &Workspace, h_td: &Tensor, num_tokens: usize) -> Result<Tensor> {
+    fn forward(&self, context: &Context<'_>, h_td: &Tensor, num_tokens: usize) -> Result<Tensor> {
+        let workspace = &*context.workspace();
         let h_td = self.sequence.gather(h_td, num_tokens)?;
         let gate_up = self.gate_up.forward(workspace, &h_td)?;
-        self.sequence.scatter(self.down.forward(workspace, &silu_mul(workspace, &gate_up)?)?)
+        let down_td = if context.recomputes_ops() {
+            self.recomputed_down(&gate_up)?
+        } else {
+            self.down.forward(workspace, &silu_mul(workspace, &gate_up)?)?
+        };
+        self.sequence.scatter(down_td)
+    }
+
+    /// The product of the gated activation, which is not kept for the backward pass.
+    fn recomputed_down(&self, gate_up: &Tensor) -> Result<Tensor> {
+        let down = |inputs: &[Tensor]| {
+            let [gate_up, weight] = inputs else {
+                let what = "inputs of the MLP's second half";
+                return Err(Error::Context { what, expected: 2, got: inputs.len() });
+            };
+            linear::reference(&silu_mul::reference(gate_up)?, weight, None)
+        };
+        let text = move |inputs: &[Tensor]| down(inputs).map_err(|error| error.to_string());
+        Ok(slime_torch::recomputed(&[gate_up, self.down.weight()], text)?)
     }
 }

@@ -196,12 +196,37 @@ impl Model {
         tokens_t: &Tensor,
         look: impl FnMut(&Tensor, Option<&Tensor>) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
+        let (cos_sin, x_td) = self.begin(context, tokens_t)?;
+        self.run_layers(context, x_td, &cos_sin, look)
+    }
+
+    /// The angles of the tokens, and rows of the embedding for this rank's share of them.
+    pub(crate) fn begin(
+        &self,
+        context: &Context<'_>,
+        tokens_t: &Tensor,
+    ) -> Result<((Tensor, Tensor), Tensor)> {
         let (expected, got) = (context.num_tokens(), tokens_t.numel());
         if expected != got {
             return Err(Error::Context { what: "tokens of a forward pass", expected, got });
         }
         let cos_sin = self.rope.cos_sin(context.positions())?;
-        self.layers(context, self.embedded(&self.embed_vd, tokens_t)?, &cos_sin, look)
+        Ok((cos_sin, self.embedded(&self.embed_vd, tokens_t)?))
+    }
+
+    /// The layers, in order.
+    pub(crate) fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// The weight of the norm behind the last layer.
+    pub(crate) fn final_norm(&self) -> &Tensor {
+        &self.final_norm_d
+    }
+
+    /// All ranks' rows of what each has its share of.
+    pub(crate) fn gathered(&self, own_td: &Tensor, num_tokens: usize) -> Result<Tensor> {
+        self.sequence.gather(own_td, num_tokens)
     }
 
     /// What [`Self::forward`] gives, from rows `[t, d]` of the embedding and their angles, as `Rope::cos_sin` makes them.
@@ -211,10 +236,10 @@ impl Model {
         x_td: Tensor,
         cos_sin: &(Tensor, Tensor),
     ) -> Result<Tensor> {
-        Ok(self.layers(context, x_td, cos_sin, |_, _| Ok(()))?.1)
+        Ok(self.run_layers(context, x_td, cos_sin, |_, _| Ok(()))?.1)
     }
 
-    fn layers(
+    fn run_layers(
         &self,
         context: &mut Context<'_>,
         mut x_td: Tensor,

@@ -71,6 +71,17 @@ pub(crate) struct Routing {
     pub given: Option<Routes>,
     /// What each layer chose so far, `[t, k]` i16, where that is to be kept.
     pub kept: Option<Vec<Tensor>>,
+    tape: Tape,
+}
+
+/// This rank's choices in a pass whose layers are computed again: they are the same then, whatever rounds otherwise.
+#[derive(Debug, Default)]
+enum Tape {
+    #[default]
+    Off,
+    /// `[t, k]` i64 of every layer with experts so far.
+    Recorded(Vec<Tensor>),
+    Replayed(Vec<Tensor>),
 }
 
 impl Routing {
@@ -82,15 +93,33 @@ impl Routing {
         place: usize,
         (sequence, num_tokens): (&Sequence, usize),
     ) -> Result<Routed> {
+        if let Tape::Replayed(chosen) = &self.tape {
+            return route::reference(router, x_td, chosen.get(place));
+        }
         let given_tk = match &self.given {
             Some(given) => Some(sequence.own(&given.of_layer(place)?)?),
             None => None,
         };
         let routed = route::reference(router, x_td, given_tk.as_ref())?;
+        if let Tape::Recorded(chosen) = &mut self.tape {
+            chosen.push(routed.ids_tk.f_detach()?);
+        }
         if let Some(kept) = &mut self.kept {
             kept.push(sequence.gather(&routed.ids_tk.f_to_kind(Kind::Int16)?, num_tokens)?);
         }
         Ok(routed)
+    }
+
+    /// From now on every choice is recorded for [`Self::replay_tape`].
+    pub fn begin_tape(&mut self) {
+        self.tape = Tape::Recorded(Vec::new());
+    }
+
+    /// From now on every layer chooses what it chose since [`Self::begin_tape`].
+    pub fn replay_tape(&mut self) {
+        if let Tape::Recorded(chosen) = std::mem::take(&mut self.tape) {
+            self.tape = Tape::Replayed(chosen);
+        }
     }
 
     /// What was kept; `None` where nothing was to be, or no layer has experts.

@@ -3,15 +3,16 @@
 use std::time::Instant;
 
 use slime_config::Train;
+use slime_model::Tape;
 use tch::Tensor;
 
-use crate::log_probs::hidden_states;
+use crate::log_probs::trained_pass;
 use crate::loss::value_loss::value_loss;
 use crate::plan::Plan;
 use crate::prepared::Prepared;
 use crate::schedule::learning_rate;
 use crate::tally::{Stat, Tally};
-use crate::{Error, Result, StepMetrics, Trainer};
+use crate::{Error, NotFinite, Result, StepMetrics, Trainer};
 
 impl Trainer {
     /// One optimizer step of the critic for each of the policy's, all before the policy's first.
@@ -28,6 +29,16 @@ impl Trainer {
     }
 
     fn critic_step(&mut self, plan: &Plan, metrics: &mut StepMetrics) -> Result<()> {
+        let result = self.update_critic(plan, metrics);
+        if self.skips(plan, result)?
+            && let Some(critic) = &mut self.critic
+        {
+            critic.optimizer.zero_grads()?;
+        }
+        Ok(())
+    }
+
+    fn update_critic(&mut self, plan: &Plan, metrics: &mut StepMetrics) -> Result<()> {
         let settings = &self.settings;
         let train = Train { lr: settings.critic.lr.unwrap_or(settings.train.lr), ..settings.train.clone() };
         let num_steps = settings.num_optimizer_steps;
@@ -36,8 +47,11 @@ impl Trainer {
             critic.optimizer.zero_grads()?;
         }
         for prepared in &plan.batches {
-            let loss = self.value_objective(prepared, &mut tally)?;
+            let (loss, tape) = self.value_objective(prepared, &mut tally)?;
             loss.f_backward()?;
+            if let (Some(tape), Some(critic)) = (tape, &self.critic) {
+                critic.model.backward(tape)?;
+            }
             tally.flush()?;
             if let Some(critic) = &mut self.critic {
                 critic.optimizer.accumulate()?;
@@ -46,12 +60,13 @@ impl Trainer {
         let began = Instant::now();
         tally.reduce(&*self.dp)?;
         self.waited(began);
+        let loss = tally.sum(Stat::ValueLoss);
+        let is_finite = self.is_finite_everywhere(loss)?;
         let Some(critic) = &mut self.critic else { return Ok(()) };
         let step = critic.optimizer.step_count();
-        let loss = tally.sum(Stat::ValueLoss);
-        if !loss.is_finite() {
-            let samples = plan.scored.iter().map(crate::Scored::id).collect();
-            return Err(Error::NotFinite { step, what: "value loss", value: loss, samples });
+        if !is_finite {
+            let (what, samples) = ("value loss", vec![]);
+            return Err(Error::NotFinite(NotFinite { step, what, value: loss, samples }));
         }
         let lr = learning_rate(&train, step, num_steps);
         let began = Instant::now();
@@ -70,16 +85,19 @@ impl Trainer {
     }
 
     /// The value loss of a micro-batch, with the reducer's denominator.
-    fn value_objective(&self, prepared: &Prepared, tally: &mut Tally) -> Result<Tensor> {
+    fn value_objective(&self, prepared: &Prepared, tally: &mut Tally) -> Result<(Tensor, Option<Tape>)> {
         let (Some(critic), Some(old_r), Some(return_r)) =
             (&self.critic, &prepared.known.old_value_r, &prepared.known.return_r)
         else {
             return Err(Error::Role { role: "a critic with a value head" });
         };
-        let values_r = critic.model.values(&hidden_states(&critic.model, &prepared.batch, None)?)?;
+        let recompute = self.settings.train.recompute;
+        let pass = trained_pass(&critic.model, &prepared.batch, None, recompute)?;
+        let values_r = critic.model.values(&pass.hidden_rd)?;
         let loss = value_loss(&values_r, old_r, return_r, self.settings.critic.value_clip)?;
         tally.add(Stat::ValueLoss, &loss.loss_r, &prepared.known.coefficient_r)?;
         tally.add(Stat::ValueClipped, &loss.clipped_r, &prepared.known.coefficient_r)?;
-        Ok(loss.loss_r.f_mul(&prepared.known.coefficient_r)?.f_sum(old_r.kind())?)
+        let loss = loss.loss_r.f_mul(&prepared.known.coefficient_r)?.f_sum(old_r.kind())?;
+        Ok((loss, pass.tape))
     }
 }

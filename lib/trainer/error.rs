@@ -28,20 +28,8 @@ pub enum Error {
         step: usize,
     },
     /// A loss or a gradient that is not a number.
-    #[error(
-        "optimizer step {step}: {what} is {value}, not a finite number; the weights are unchanged by this step{}",
-        named(samples)
-    )]
-    NotFinite {
-        /// Which optimizer step since the start.
-        step: u64,
-        /// Loss or gradient norm.
-        what: &'static str,
-        /// Its value.
-        value: f64,
-        /// The samples whose part of it is not finite, where that is known.
-        samples: Vec<slime_record::SampleId>,
-    },
+    #[error("{0}\nhint: checks.on_not_finite = \"skip\" leaves such optimizer steps out")]
+    NotFinite(NotFinite),
     /// Something of `[checks]` does not hold.
     #[error("{problem}\nhint: checks.on_failure = \"warn\" goes on all the same")]
     Check {
@@ -99,7 +87,7 @@ impl Error {
             Self::NoSamples
             | Self::Sample { .. }
             | Self::NothingTrained { .. }
-            | Self::NotFinite { .. }
+            | Self::NotFinite(_)
             | Self::Check { .. }
             | Self::State { .. } => 65,
             Self::Batch { .. } | Self::Role { .. } | Self::Pairs { .. } => 78,
@@ -109,6 +97,23 @@ impl Error {
             Self::Comm(error) => error.exit_code(),
         }
     }
+}
+
+/// A loss or a gradient that is not a finite number.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error(
+    "optimizer step {step}: {what} is {value}, not a finite number; the weights are unchanged by this step{}",
+    named(samples)
+)]
+pub struct NotFinite {
+    /// Which optimizer step since the start.
+    pub step: u64,
+    /// Loss or gradient norm.
+    pub what: &'static str,
+    /// Its value.
+    pub value: f64,
+    /// The samples whose part of a loss is not finite; of a gradient, those of the step.
+    pub samples: Vec<slime_record::SampleId>,
 }
 
 /// How many samples a message names.

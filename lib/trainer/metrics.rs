@@ -13,6 +13,8 @@ use crate::tally::{Peak, Stat, Tally};
 pub struct StepMetrics {
     /// Whether the policy was updated: not while the critic learns alone.
     pub is_update: bool,
+    /// Whether the policy's update was left out, because loss or gradient was not finite.
+    pub is_skipped: bool,
     /// Policy loss plus the KL term minus the entropy bonus; for other losses the loss itself.
     pub loss: f64,
     /// The policy loss alone.

@@ -7,7 +7,7 @@ use slime_model::{Context, Segment};
 use slime_record::Sample;
 use tch::Tensor;
 
-use crate::packing::MicroBatch;
+use crate::micro_batch::MicroBatch;
 use crate::tally::{Stat, Tally};
 use crate::{Error, Result, Trainer};
 
@@ -134,7 +134,8 @@ mod tests {
             sample(&[1, 2, 3], &[9], &[1]),
         ];
         let samples: Vec<&Sample> = samples.iter().collect();
-        let batch = pack(&samples, Packing { max_tokens: 100, ..Packing::default() }, 1).unwrap().remove(0);
+        let batch =
+            pack(&samples, Packing { max_tokens: 100, ..Packing::default() }, 1, |_| 0.0).unwrap().remove(0);
         // Fed: 1 2 3, then 4 5 of the first, 7 of the second and nothing of the third.
         assert_eq!(batch[0].tokens, [1, 2, 3, 4, 5, 7]);
         let pass = MtpBatch::new(&batch[0], &samples);
@@ -150,7 +151,8 @@ mod tests {
     fn prompt_of_one_token_shares_nothing() {
         let samples = [sample(&[1], &[4, 5], &[1, 1]), sample(&[1], &[6, 7], &[1, 1])];
         let samples: Vec<&Sample> = samples.iter().collect();
-        let batch = pack(&samples, Packing { max_tokens: 100, ..Packing::default() }, 1).unwrap().remove(0);
+        let batch =
+            pack(&samples, Packing { max_tokens: 100, ..Packing::default() }, 1, |_| 0.0).unwrap().remove(0);
         let pass = MtpBatch::new(&batch[0], &samples);
         assert_eq!(pass.segments, [Segment::alone(0, 1), Segment::alone(1, 1)]);
         assert_eq!((pass.next.as_slice(), pass.targets.as_slice()), (&[4, 6][..], &[5, 7][..]));

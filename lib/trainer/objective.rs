@@ -1,10 +1,11 @@
 //! The loss of a micro-batch under the configured formulas, with what is told of it.
 
 use slime_config::LossType;
+use slime_model::Tape;
 use slime_model::ops::head_log_probs::{self, Fused, Slopes};
 use tch::Tensor;
 
-use crate::log_probs::hidden_states_with_residual;
+use crate::log_probs::{Pass, trained_pass};
 use crate::loss::Sequences;
 use crate::loss::preference::{PairLoss, bradley_terry_loss, dpo_loss};
 use crate::loss::sft::sft_loss;
@@ -43,22 +44,24 @@ impl Rows<'_> {
 }
 
 impl Trainer {
-    /// Forward pass and loss of one micro-batch.
+    /// Forward pass and loss of one micro-batch, with the tape of its layers, where they are computed again.
     pub(crate) fn objective(
         &self,
         prepared: &Prepared,
         mean_weight: f64,
         tally: &mut Tally,
-    ) -> Result<Objective> {
+    ) -> Result<(Objective, Option<Tape>)> {
         let (batch, routes) = (&prepared.batch, prepared.routes.as_ref());
-        let (hidden_rd, residual_td) = hidden_states_with_residual(self.policy(), batch, routes)?;
-        let objective = self.of_hidden_states(prepared, &hidden_rd, mean_weight, tally)?;
-        let Some((pass, num_targets)) = &prepared.mtp else { return Ok(objective) };
-        let residual = (&residual_td, batch.tokens.len());
-        Ok(match self.mtp_loss(pass, *num_targets, residual, tally)? {
-            Some(loss) => Objective { loss: objective.loss.f_add(&loss)?, ..objective },
-            None => objective,
-        })
+        let recompute = self.settings.train.recompute;
+        let Pass { hidden_rd, residual_td, tape } = trained_pass(self.policy(), batch, routes, recompute)?;
+        let mut objective = self.of_hidden_states(prepared, &hidden_rd, mean_weight, tally)?;
+        if let Some((pass, num_targets)) = &prepared.mtp
+            && let Some(loss) =
+                self.mtp_loss(pass, *num_targets, (&residual_td, batch.tokens.len()), tally)?
+        {
+            objective.loss = objective.loss.f_add(&loss)?;
+        }
+        Ok((objective, tape))
     }
 
     fn of_hidden_states(

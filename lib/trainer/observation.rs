@@ -8,6 +8,8 @@ use slime_metrics::Trace;
 use slime_metrics::trace::Span;
 use slime_record::SampleId;
 
+use crate::NotFinite;
+
 /// What to look at.
 #[derive(Debug, Clone, Default)]
 pub struct Observation {
@@ -50,6 +52,8 @@ pub struct Report {
     pub forward_flops: f64,
     /// Bytes in use on this rank's GPU after the last optimizer step, those of other processes among them.
     pub gpu_bytes: Option<usize>,
+    /// Optimizer steps that were left out, the critic's among them.
+    pub skipped: Vec<NotFinite>,
     /// Log-probs of the logged samples that this rank trained.
     pub logged: BTreeMap<SampleId, LoggedSample>,
 }

@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::advantage;
+use crate::flops::forward_flops;
 use crate::loss::reducer::{Weighted, coefficients};
-use crate::packing::{MicroBatch, Packing, Rows, pack};
+use crate::micro_batch::{MicroBatch, Rows};
+use crate::packing::{Packing, first_longer, pack};
 use crate::prepared::Prepared;
 use crate::{Error, LoggedSample, Result, Scored, StepMetrics, Trainer};
 use slime_config::{AdvantageEstimator, LossReducer, LossType};
@@ -41,7 +43,7 @@ pub(crate) struct Coefficients {
 
 impl Trainer {
     /// The optimizer steps of a rollout.
-    pub(crate) fn plan(&self, scored: &[Scored]) -> Result<Vec<Plan>> {
+    pub(crate) fn plan(&mut self, scored: &[Scored]) -> Result<Vec<Plan>> {
         if scored.is_empty() {
             return Err(Error::NoSamples);
         }
@@ -59,6 +61,7 @@ impl Trainer {
         if let Some(moe) = self.replayed() {
             sorted.iter().try_for_each(|scored| scored.check_routes(moe))?;
         }
+        self.tell_of_longer(&sorted);
         let relative = self.relative(&sorted)?;
         let size = scored.len() / steps;
         let logged = first_groups(&sorted, self.observation.num_logged_groups);
@@ -165,12 +168,8 @@ impl Trainer {
     ) -> Result<Plan> {
         let algorithm = &self.settings.algorithm;
         let samples: Vec<&Sample> = scored.iter().map(|scored| &scored.sample).collect();
-        let packing = Packing {
-            max_tokens: self.settings.train.max_tokens_per_gpu as usize,
-            rows: if algorithm.loss == LossType::RewardModel { Rows::Last } else { Rows::Trained },
-            keeps_groups: algorithm.has_pairs(),
-        };
-        let mut ranks = pack(&samples, packing, self.dp.size())?;
+        let cost = |batch: &MicroBatch| forward_flops(self.policy().config(), batch);
+        let mut ranks = pack(&samples, self.packing(), self.dp.size(), cost)?;
         let weighted: Vec<Weighted> = scored
             .iter()
             .map(|scored| {
@@ -196,12 +195,6 @@ impl Trainer {
                 (i, (sample.id(), LoggedSample { tokens_hash: sample.tokens_hash(), log_probs }))
             })
             .collect();
-        if self.is_in_step {
-            let most = ranks.iter().map(Vec::len).max().unwrap_or(0);
-            for batches in &mut ranks {
-                batches.resize_with(most, MicroBatch::idle);
-            }
-        }
         let batches = ranks
             .swap_remove(self.dp.rank())
             .into_iter()
@@ -213,6 +206,32 @@ impl Trainer {
             .collect::<Result<_>>()?;
         let scored = scored.iter().map(|scored| (*scored).clone()).collect();
         Ok(Plan { batches, scored, relative: relative.to_vec(), counts, logged })
+    }
+
+    fn packing(&self) -> Packing {
+        let algorithm = &self.settings.algorithm;
+        Packing {
+            max_tokens: self.settings.train.max_tokens_per_gpu as usize,
+            rows: if algorithm.loss == LossType::RewardModel { Rows::Last } else { Rows::Trained },
+            keeps_groups: algorithm.has_pairs(),
+        }
+    }
+
+    /// Says once that a sample does not fit into the budget.
+    fn tell_of_longer(&mut self, scored: &[&Scored]) {
+        if self.has_told_of_longer || self.comm.rank() > 0 {
+            return;
+        }
+        let samples: Vec<&Sample> = scored.iter().map(|scored| &scored.sample).collect();
+        let packing = self.packing();
+        if let Some((id, num)) = first_longer(&samples, packing) {
+            self.has_told_of_longer = true;
+            tracing::warn!(
+                "sample {id} has {num} tokens, more than train.max_tokens_per_gpu {}: such samples are micro-batches by \
+                 themselves (said once)",
+                packing.max_tokens
+            );
+        }
     }
 }
 

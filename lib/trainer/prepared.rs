@@ -6,8 +6,8 @@ use slime_record::Sample;
 use tch::{Device, Kind, Tensor};
 
 use crate::loss::Sequences;
+use crate::micro_batch::MicroBatch;
 use crate::mtp::{MtpBatch, num_targets};
-use crate::packing::MicroBatch;
 use crate::plan::Coefficients;
 use crate::{Result, Scored, Trainer};
 

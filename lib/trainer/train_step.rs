@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use slime_comm::{Collectives, Op};
-use slime_config::{LossType, OnFailure};
+use slime_config::{LossType, OnFailure, OnNotFinite};
 use slime_model::ops::as_trained;
 use slime_record::SampleId;
 use tch::{Device, Tensor};
@@ -12,11 +12,49 @@ use crate::plan::Plan;
 use crate::prepared::Prepared;
 use crate::schedule::learning_rate;
 use crate::tally::{Peak, Stat, Tally};
-use crate::{Error, Result, Scored, StepMetrics, Trainer};
+use crate::{Error, NotFinite, Result, Scored, StepMetrics, Trainer};
 
 impl Trainer {
-    /// The optimizer step `at` of the rollout; fills in the numbers of `metrics`.
+    /// The optimizer step `at` of the rollout; fills in the numbers of `metrics`. A step that is left out has none.
     pub(crate) fn train_step(
+        &mut self,
+        at: usize,
+        plan: &Plan,
+        mean_weight: f64,
+        metrics: &mut StepMetrics,
+        inspect: &mut crate::trainer::Inspect<'_>,
+    ) -> Result<()> {
+        let result = self.update_policy(at, plan, mean_weight, metrics, inspect);
+        if self.skips(plan, result)? {
+            self.actor.optimizer.zero_grads()?;
+            (metrics.is_update, metrics.is_skipped) = (false, true);
+        }
+        Ok(())
+    }
+
+    /// Whether an optimizer step is to be left out, which is then told; every rank comes to the same answer.
+    pub(crate) fn skips(&mut self, plan: &Plan, result: Result<()>) -> Result<bool> {
+        let mut found = match result {
+            Ok(()) => return Ok(false),
+            Err(Error::NotFinite(found)) => found,
+            Err(error) => return Err(error),
+        };
+        if found.samples.is_empty() {
+            found.samples = plan.scored.iter().map(Scored::id).collect();
+        }
+        if self.settings.checks.on_not_finite == OnNotFinite::Fail {
+            return Err(Error::NotFinite(found));
+        }
+        self.num_skipped += 1;
+        if self.comm.rank() == 0 {
+            let num = self.num_skipped;
+            tracing::warn!("{found}\nit is left out, as the {num}. step since the start");
+        }
+        self.report.skipped.push(found);
+        Ok(true)
+    }
+
+    fn update_policy(
         &mut self,
         at: usize,
         plan: &Plan,
@@ -36,9 +74,9 @@ impl Trainer {
         self.waited(began);
         let step = self.actor.optimizer.step_count();
         let loss = tally.sum(Stat::Loss);
-        if !loss.is_finite() {
+        if !self.is_finite_everywhere(loss)? {
             let samples = self.offenders(plan, &parts)?;
-            return Err(Error::NotFinite { step, what: "loss", value: loss, samples });
+            return Err(Error::NotFinite(NotFinite { step, what: "loss", value: loss, samples }));
         }
         self.fill(metrics, &tally);
         self.check(at, &tally, metrics)?;
@@ -57,6 +95,15 @@ impl Trainer {
         Ok(())
     }
 
+    /// Whether a number that ranks with the same samples computed is finite on all of them.
+    pub(crate) fn is_finite_everywhere(&self, value: f64) -> Result<bool> {
+        let mut is_bad = [f64::from(u8::from(!value.is_finite()))];
+        if self.policy().params().parallel().is_some() {
+            self.comm.all_reduce(&mut is_bad, Op::Max)?;
+        }
+        Ok(is_bad == [0.0])
+    }
+
     /// Forward, loss and backward of one micro-batch; gradients stay in the parameters. Returns what each row or pair added
     /// to the loss.
     fn micro_step(
@@ -68,10 +115,13 @@ impl Trainer {
     ) -> Result<Tensor> {
         let (began, num_tokens) = (Instant::now(), prepared.batch.tokens.len());
         // Where nothing before a layer is trained, its ops have no gradient to tell them that they train.
-        let objective = as_trained(|| self.objective(prepared, mean_weight, tally))?;
+        let (objective, tape) = as_trained(|| self.objective(prepared, mean_weight, tally))?;
         self.observation.detail("forward", began, num_tokens);
         let began = Instant::now();
         objective.loss.f_backward()?;
+        if let Some(tape) = tape {
+            self.policy().backward(tape)?;
+        }
         self.observation.detail("backward", began, num_tokens);
         tally.flush()?;
         if prepared.is_logged && objective.log_prob_r.numel() > 0 {

@@ -50,13 +50,15 @@ pub struct Trainer {
     pub(crate) comm: Arc<dyn Communicator>,
     /// The ranks that have the samples between them.
     pub(crate) dp: Arc<dyn Communicator>,
-    /// Whether experts are on ranks with other samples: those make their passes together.
-    pub(crate) is_in_step: bool,
     pub(crate) settings: Settings,
     pub(crate) observation: Observation,
     pub(crate) report: Report,
     /// Rollouts trained since the start of the run.
     pub(crate) num_rollouts: u64,
+    /// Whether it was said that a sample exceeds the budget of a micro-batch.
+    pub(crate) has_told_of_longer: bool,
+    /// Optimizer steps left out since the start of this process.
+    pub(crate) num_skipped: u64,
 }
 
 /// A look at an optimizer step before its update: its numbers and the reduced gradients.
@@ -85,13 +87,9 @@ impl Trainer {
         if algorithm.routing_replay != RoutingReplay::None && policy.config().moe.is_none() {
             tracing::warn!("algorithm.routing_replay has no effect: the model has no experts");
         }
-        let (dp, is_in_step) = match policy.params().parallel() {
-            None => (comm.clone(), false),
-            Some(parallel) => {
-                let size = |axis| parallel.mesh().axis_size(axis);
-                let spread = size(Axis::Ep) * size(Axis::Etp);
-                (parallel.mesh().split(&*comm, Axis::Dp)?, !size(Axis::Tp).is_multiple_of(spread))
-            }
+        let dp = match policy.params().parallel() {
+            None => comm.clone(),
+            Some(parallel) => parallel.mesh().split(&*comm, Axis::Dp)?,
         };
         let trained = |model: Model| {
             let groups = Arc::new(GradientGroups::new(&comm, model.params())?);
@@ -107,11 +105,12 @@ impl Trainer {
             teacher,
             comm,
             dp,
-            is_in_step,
             settings,
             observation,
             report,
             num_rollouts: 0,
+            has_told_of_longer: false,
+            num_skipped: 0,
         };
         trainer.check_mtp().map(|()| trainer)
     }

@@ -4,7 +4,7 @@ use slime_torch::{floats_mut, rows_of};
 use tch::{Device, Kind, Tensor};
 
 use super::paged_attention;
-use crate::context::{Packed, causal_after};
+use crate::context::{Span, causal_after};
 use crate::kv_cache::LayerKv;
 use crate::{Context, Error, Paged, Result};
 
@@ -23,7 +23,7 @@ pub fn attend(
     v_tgk: &Tensor,
 ) -> Result<Tensor> {
     match context {
-        Context::Packed(packed) => reference(packed, q_thk, k_tgk, v_tgk),
+        Context::Packed(packed) => reference(&packed.spans, q_thk, k_tgk, v_tgk),
         Context::Paged(paged) => serve(paged, at, q_thk, k_tgk, v_tgk),
     }
 }
@@ -32,10 +32,10 @@ pub fn attend(
 ///
 /// # Errors
 /// The shapes do not fit.
-pub fn reference(packed: &Packed, q_thk: &Tensor, k_tgk: &Tensor, v_tgk: &Tensor) -> Result<Tensor> {
+pub(crate) fn reference(spans: &[Span], q_thk: &Tensor, k_tgk: &Tensor, v_tgk: &Tensor) -> Result<Tensor> {
     let rows = |x: &Tensor, (start, len): (usize, usize)| x.f_narrow(0, start as i64, len as i64);
-    let mut outputs = Vec::with_capacity(packed.spans.len());
-    for span in &packed.spans {
+    let mut outputs = Vec::with_capacity(spans.len());
+    for span in spans {
         let keys = |x: &Tensor| match span.prefix {
             Some(prefix) => Tensor::f_cat(&[rows(x, prefix)?, rows(x, span.q)?], 0),
             None => rows(x, span.q),

@@ -4,9 +4,10 @@
 use slime_kernel::qk_norm_rope::{Norm, Places};
 use tch::{Kind, Tensor};
 
-use super::attend::attend;
+use super::attend::{self, attend};
 use super::can_serve_on_gpu;
-use super::qk_norm_rope::{Heads, QkNorm, is_usual, qk_norm_rope};
+use super::qk_norm_rope::{self, Heads, QkNorm, is_usual, qk_norm_rope};
+use crate::context::Span;
 use crate::kv_cache::LayerKv;
 use crate::{Context, Error, Paged, Result};
 
@@ -28,8 +29,56 @@ pub fn attention(
     {
         return serve_on_gpu(paged, at, &qkv, (heads, norm), cos_sin);
     }
+    if let Context::Packed(packed) = context
+        && packed.recomputes_ops
+    {
+        return recomputed(&packed.spans, &qkv, (heads, norm), cos_sin);
+    }
     let (q, k, v) = qk_norm_rope(qkv, heads, norm, &cos_sin.0, &cos_sin.1)?;
     attend(context, at, &q, &k, &v)
+}
+
+/// The same of a packed batch, keeping for the backward pass the projection alone.
+fn recomputed(
+    spans: &[Span],
+    qkv: &Tensor,
+    (heads, norm): (Heads, Option<&QkNorm>),
+    (cos_tr, sin_tr): &(Tensor, Tensor),
+) -> Result<Tensor> {
+    let mut inputs = vec![qkv, cos_tr, sin_tr];
+    inputs.extend(norm.iter().flat_map(|norm| [&norm.q_k, &norm.k_k]));
+    let num_weights = inputs.len();
+    inputs.extend(spans.iter().filter_map(|span| span.mask.as_ref()));
+    let places: Vec<_> = spans.iter().map(|span| (span.q, span.prefix, span.mask.is_some())).collect();
+    let norm = norm.map(|norm| (norm.scope, norm.eps, norm.group.clone()));
+    let function = move |inputs: &[Tensor]| {
+        let (weights, masks) = inputs.split_at(num_weights.min(inputs.len()));
+        let [qkv, cos_tr, sin_tr, norms @ ..] = weights else {
+            let what = "inputs of attention";
+            return Err(Error::Context { what, expected: num_weights, got: weights.len() });
+        };
+        let norm = match (&norm, norms) {
+            (Some((scope, eps, group)), [q_k, k_k]) => Some(QkNorm {
+                q_k: q_k.shallow_clone(),
+                k_k: k_k.shallow_clone(),
+                scope: *scope,
+                eps: *eps,
+                group: group.clone(),
+            }),
+            _ => None,
+        };
+        let mut masks = masks.iter().map(Tensor::shallow_clone);
+        let span = |(q, prefix, is_masked): (_, _, bool)| Span {
+            q,
+            prefix,
+            mask: if is_masked { masks.next() } else { None },
+        };
+        let spans: Vec<Span> = places.iter().copied().map(span).collect();
+        let (q, k, v) = qk_norm_rope::reference(qkv, heads, norm.as_ref(), cos_tr, sin_tr)?;
+        attend::reference(&spans, &q, &k, &v)
+    };
+    let text = move |inputs: &[Tensor]| function(inputs).map_err(|error| error.to_string());
+    Ok(slime_torch::recomputed(&inputs, text)?)
 }
 
 /// Whether the kernels of a GPU take all of a batch: long chunks there are for bf16 alone.

@@ -23,7 +23,7 @@ use tch::Kind;
 use self::gradients::{Gradient, flat_gradient};
 use self::state::{State, flat, gather, part};
 use crate::gradient_groups::GradientGroups;
-use crate::{Error, Result};
+use crate::{Error, NotFinite, Result};
 
 pub use self::buffers::Buffer;
 pub(crate) use self::buffers::{Replica, missing};
@@ -108,16 +108,12 @@ impl Optimizer {
     /// Returns the norm before clipping.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] when the norm is not finite; nothing is changed then.
+    /// [`Error::NotFinite`], without samples, when the norm is not finite; nothing is changed then.
     pub fn update(&mut self, grads: &Gradients, train: &Train, lr: f64) -> Result<f64> {
         let norm = norm::norm(grads)?;
         if !norm.is_finite() {
-            return Err(Error::NotFinite {
-                step: self.step,
-                what: "gradient norm",
-                value: norm,
-                samples: vec![],
-            });
+            let (step, what) = (self.step, "gradient norm");
+            return Err(Error::NotFinite(NotFinite { step, what, value: norm, samples: vec![] }));
         }
         let adamw = AdamW {
             lr,

@@ -10,7 +10,6 @@ use slime_config::{OnFailure, RoutingReplay};
 use slime_model::{Model, Routes, Shaping};
 use slime_record::Sample;
 use slime_trainer::log_probs::{hidden_states, recorded_hidden_states};
-use slime_trainer::packing::MicroBatch;
 use slime_trainer::{Scored, Settings, StepMetrics, Trainer};
 use tch::{Kind, Tensor};
 use tiny::{model, packed, rollout, settings};

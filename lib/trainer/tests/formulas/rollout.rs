@@ -11,8 +11,8 @@ use slime_config::{
 use slime_model::{Extra, Model, Parallel};
 use slime_record::Sample;
 use slime_trainer::log_probs::log_probs;
-use slime_trainer::packing::{MicroBatch, Packing, pack};
-use slime_trainer::{Roles, Scored, Settings, Trainer};
+use slime_trainer::packing::{Packing, pack};
+use slime_trainer::{MicroBatch, Roles, Scored, Settings, Trainer};
 use tch::{Device, Kind};
 
 pub const TEMPERATURE: f64 = 0.7;
@@ -74,7 +74,7 @@ pub fn rollout(num_groups: u32, num_samples: u32) -> Vec<Scored> {
 }
 
 pub fn packed(samples: &[&Sample], max_tokens: usize) -> Vec<MicroBatch> {
-    pack(samples, Packing { max_tokens, ..Packing::default() }, 1).unwrap().remove(0)
+    pack(samples, Packing { max_tokens, ..Packing::default() }, 1, |_| 0.0).unwrap().remove(0)
 }
 
 /// Records the log-probs that the model gives, off by up to `noise`, and a teacher's.

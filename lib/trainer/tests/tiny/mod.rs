@@ -8,8 +8,8 @@ use slime_comm::Communicator;
 use slime_config::Train;
 use slime_model::Model;
 use slime_record::Sample;
-use slime_trainer::packing::{MicroBatch, Packing, pack};
-use slime_trainer::{Scored, Settings, Trainer};
+use slime_trainer::packing::{Packing, pack};
+use slime_trainer::{MicroBatch, Scored, Settings, Trainer};
 use tch::{Device, Kind};
 
 pub fn model(name: &str, kind: Kind) -> Model {
@@ -46,7 +46,7 @@ pub fn rollout(num_groups: u32, num_samples: u32) -> Vec<Scored> {
 
 pub fn packed(samples: &[Sample], max_tokens: usize) -> Vec<MicroBatch> {
     let samples: Vec<&Sample> = samples.iter().collect();
-    pack(&samples, Packing { max_tokens, ..Packing::default() }, 1).unwrap().remove(0)
+    pack(&samples, Packing { max_tokens, ..Packing::default() }, 1, |_| 0.0).unwrap().remove(0)
 }
 
 pub fn settings() -> Settings {
