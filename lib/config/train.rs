@@ -40,6 +40,8 @@ pub struct Train {
     pub max_tokens_per_gpu: u32,
     /// `none`, `selective` or `full`.
     pub recompute: Recompute,
+    /// Whether masters and moments are kept and updated in the memory of the host.
+    pub optimizer_offload: bool,
     /// Peak learning rate.
     pub lr: f64,
     /// `constant`, `linear` or `cosine`.
@@ -72,6 +74,7 @@ impl Default for Train {
             num_steps_per_rollout: None,
             max_tokens_per_gpu: 8192,
             recompute: Recompute::None,
+            optimizer_offload: false,
             lr: 1e-6,
             schedule: Schedule::Constant,
             warmup_steps: 0,

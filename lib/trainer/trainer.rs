@@ -93,7 +93,7 @@ impl Trainer {
         };
         let trained = |model: Model| {
             let groups = Arc::new(GradientGroups::new(&comm, model.params())?);
-            let optimizer = Optimizer::new(model.params(), groups)?;
+            let optimizer = Optimizer::new(model.params(), groups, settings.train.optimizer_offload)?;
             Ok::<_, Error>(Trained { model, optimizer })
         };
         let (actor, critic) = (trained(policy)?, critic.map(trained).transpose()?);

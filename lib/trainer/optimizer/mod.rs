@@ -5,7 +5,8 @@
 //! on which rank updates it.
 //!
 //! Bytes for each parameter on one of n ranks: an f32 model 8 + 8/n (weight, gradient; two moments), a bf16 model
-//! 8 + 12/n (bf16 weight and gradient, f32 gradient sum; f32 master and two moments).
+//! 8 + 12/n (bf16 weight and gradient, f32 gradient sum; f32 master and two moments). With `train.optimizer_offload` the
+//! 12/n, those of an f32 model too, are the host's, which makes the update (ZeRO-Offload, arXiv 2101.06840).
 
 mod buffers;
 mod gradients;
@@ -35,23 +36,24 @@ pub struct Optimizer {
     states: Vec<State>,
     groups: Arc<GradientGroups>,
     step: u64,
+    is_offloaded: bool,
 }
 
 impl Optimizer {
     /// Zero moments over what is trained of `params` (f32, bf16, or f64 for tests), whose gradients are switched on. The
-    /// state of a storage is divided over the ranks of `groups` that hold the same.
+    /// state of a storage is divided over the ranks of `groups` that hold the same; `is_offloaded` puts it on the host.
     ///
     /// # Errors
     /// Another dtype, or no room.
-    pub(crate) fn new(params: &ParamStore, groups: Arc<GradientGroups>) -> Result<Self> {
+    pub(crate) fn new(params: &ParamStore, groups: Arc<GradientGroups>, is_offloaded: bool) -> Result<Self> {
         params.set_requires_grad(true);
         let counts = share::counts(params.trained(), &groups);
         let states = params
             .trained()
             .zip(counts)
-            .map(|((spec, param), counts)| State::new(spec, param, counts, groups.of(spec)))
+            .map(|((spec, param), counts)| State::new(spec, param, counts, groups.of(spec), is_offloaded))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { states, groups, step: 0 })
+        Ok(Self { states, groups, step: 0, is_offloaded })
     }
 
     /// The ranks that share the state.
@@ -123,11 +125,16 @@ impl Optimizer {
             weight_decay: train.weight_decay,
         };
         let shares = grads.shares()?;
-        let pairs = self.states.iter().zip(&shares);
-        let states: Vec<ParamState> =
-            pairs.filter(|(_, grad)| grad.numel() > 0).map(|(state, grad)| state.with(grad)).collect();
-        adamw_step(&states, &adamw, self.step + 1, clip_coefficient(norm, train.clip_grad))?;
-        self.step += 1;
+        let (step, scale) = (self.step + 1, clip_coefficient(norm, train.clip_grad));
+        let mut pairs = self.states.iter().zip(&shares).filter(|(_, grad)| grad.numel() > 0);
+        if self.is_offloaded {
+            // One storage after the other, so that the host holds one gradient at a time.
+            pairs.try_for_each(|(state, grad)| state.update_on_host(grad, &adamw, step, scale))?;
+        } else {
+            let states: Vec<ParamState> = pairs.map(|(state, grad)| state.with(grad)).collect();
+            adamw_step(&states, &adamw, step, scale)?;
+        }
+        self.step = step;
         self.gather_weights()?;
         self.zero_grads()?;
         Ok(norm)
