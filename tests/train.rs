@@ -67,6 +67,68 @@ fn train(dir: &Path, more: &[&str]) -> Output {
         .expect("slime-train starts")
 }
 
+#[test]
+fn samples_above_the_budget_are_said_once() {
+    let dir = folder(&rows());
+    let set = ["--set", "train.max_tokens_per_gpu=5", "--output", "out"];
+    let output = train(dir.path(), &set);
+    let stderr = message(&output);
+    assert!(output.status.success(), "{stderr}");
+    let said: Vec<&str> = stderr.lines().filter(|line| line.contains("train.max_tokens_per_gpu 5")).collect();
+    assert_eq!(said.len(), 1, "{stderr}");
+    assert!(said[0].contains("sample 0/0/2.0.0 takes 7 tokens, more than"), "{stderr}");
+}
+
+#[test]
+fn steps_that_are_not_finite_end_the_tool_or_are_left_out() {
+    let mut rows = rows();
+    for (at, row) in rows.iter_mut().enumerate() {
+        if at == 6 {
+            row["rollout_log_probs"] = json!([]);
+        }
+    }
+    let dir = folder(&rows);
+    let weighed = ["--set", "algorithm.correction.weight=truncate", "--output", "out"];
+    let output = train(dir.path(), &weighed);
+    let stderr = message(&output);
+    assert_eq!(output.status.code(), Some(65), "{stderr}");
+    assert!(
+        stderr.contains("loss is NaN, not a finite number") && stderr.contains("samples: 0/1/2.0.0"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("hint: checks.on_not_finite"), "{stderr}");
+    assert!(!dir.path().join("out").exists());
+    let output = train(dir.path(), &[&weighed[..], &["--set", "checks.on_not_finite=skip"]].concat());
+    let stderr = message(&output);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("it is left out, as the 1. step since the start"), "{stderr}");
+    assert!(stderr.contains("optimizer step 1/1: left out"), "{stderr}");
+    let [before, after] = [fixture("llama"), dir.path().join("out")].map(|dir| {
+        WeightDir::open(&dir).expect("weights").tensor("model.norm.weight").expect("a tensor").bytes.to_vec()
+    });
+    assert_eq!(before, after, "a step that is left out changes nothing");
+}
+
+#[test]
+fn a_dry_run_says_what_a_rank_takes() {
+    let dir = folder(&rows());
+    let planned = |set: &str| {
+        let mut command = tool();
+        let output = command
+            .current_dir(dir.path())
+            .args(["--config", "run.toml", "--dry-run", "--set", set])
+            .output();
+        let output = output.expect("slime-train starts");
+        assert!(output.status.success(), "{}", message(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let kept = planned("train.recompute=none");
+    assert!(kept.contains("# a rank of tp 1 dp 1 ep 1 etp 1 takes "), "{kept}");
+    assert!(kept.contains("a step of 8192 tokens with recompute none:\n#   weights "), "{kept}");
+    assert!(planned("train.optimizer_offload=true").contains("#   of it in the memory of the host: "));
+    assert!(planned("train.recompute=full").contains("with recompute full:"));
+}
+
 /// The tensors of one safetensors file of a dump.
 fn tensors(file: &Path) -> Vec<(String, Vec<f32>)> {
     let dir = tempfile::tempdir().expect("a temporary folder");

@@ -1,6 +1,7 @@
 //! slime-train: updates the policy from samples with rewards.
 
 mod args;
+mod budget;
 mod checkpoint;
 mod follow;
 mod observe;

@@ -15,6 +15,7 @@ use slime_weights::{PlanLayout, WeightWriter, dry_run_comment};
 use tch::{Device, Kind};
 
 use crate::args::Args;
+use crate::budget::budget_comment;
 use crate::failure;
 use crate::follow::{Start, follow};
 use crate::observe::Observer;
@@ -35,9 +36,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut config = args.config()?;
     if args.dry_run {
         check_layout(&config)?;
-        let model =
-            dry_run_comment(Path::new(&config.model.path), plan_layout(&config)).map_err(failure!())?;
-        let message = model + &config.to_toml().map_err(failure!())?;
+        let layout = plan_layout(&config);
+        let model = dry_run_comment(Path::new(&config.model.path), layout).map_err(failure!())?;
+        let memory = budget_comment(&config, layout)?;
+        let message = model + &memory + &config.to_toml().map_err(failure!())?;
         // Text that was asked for: `run` prints it on stdout.
         return Err(Failure { code: 0, message, hint: None });
     }

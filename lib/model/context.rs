@@ -9,7 +9,7 @@ use crate::routing::Routing;
 use crate::{Error, KvCache, Result, Routes, Workspace};
 
 /// Neighbouring segments up to this many tokens together share one masked attention call.
-const MERGE_LEN: usize = 384;
+pub const MERGE_LEN: usize = 384;
 
 /// A run of tokens in a packed batch that attends causally to itself and fully to its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ mod tape;
 mod whole_tensors;
 mod workspace;
 
-pub use context::{Context, Packed, Paged, Segment};
+pub use context::{Context, MERGE_LEN, Packed, Paged, Segment};
 pub use decode_steps::{DecodeRow, DecodeSteps, RowDraw};
 pub use error::{Error, Result};
 pub use kv_cache::KvCache;

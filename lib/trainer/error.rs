@@ -30,6 +30,16 @@ pub enum Error {
     /// A loss or a gradient that is not a number.
     #[error("{0}\nhint: checks.on_not_finite = \"skip\" leaves such optimizer steps out")]
     NotFinite(NotFinite),
+    /// There is no room for a tensor.
+    #[error("{phase}: {found}\nhint: {hint}")]
+    OutOfMemory {
+        /// What was being done.
+        phase: &'static str,
+        /// What was asked for.
+        found: slime_torch::OutOfMemory,
+        /// The cheapest setting that helps.
+        hint: String,
+    },
     /// Something of `[checks]` does not hold.
     #[error("{problem}\nhint: checks.on_failure = \"warn\" goes on all the same")]
     Check {
@@ -92,6 +102,7 @@ impl Error {
             | Self::State { .. } => 65,
             Self::Batch { .. } | Self::Role { .. } | Self::Pairs { .. } => 78,
             Self::Model(error) => error.exit_code(),
+            Self::OutOfMemory { .. } => 71,
             Self::Tch(_) => 70,
             Self::Torch(error) => error.exit_code(),
             Self::Comm(error) => error.exit_code(),

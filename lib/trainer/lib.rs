@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod advantage;
+pub mod budget;
 mod critic;
 mod error;
 mod estimate;
@@ -18,6 +19,7 @@ mod mtp;
 mod objective;
 mod observation;
 pub mod optimizer;
+mod out_of_memory;
 pub mod packing;
 pub mod partition;
 mod plan;

@@ -227,7 +227,7 @@ impl Trainer {
         if let Some((id, num)) = first_longer(&samples, packing) {
             self.has_told_of_longer = true;
             tracing::warn!(
-                "sample {id} has {num} tokens, more than train.max_tokens_per_gpu {}: such samples are micro-batches by \
+                "sample {id} takes {num} tokens, more than train.max_tokens_per_gpu {}: such samples are micro-batches by \
                  themselves (said once)",
                 packing.max_tokens
             );

@@ -8,6 +8,7 @@ use slime_model::ops::as_trained;
 use slime_record::SampleId;
 use tch::{Device, Tensor};
 
+use crate::out_of_memory::Phase;
 use crate::plan::Plan;
 use crate::prepared::Prepared;
 use crate::schedule::learning_rate;
@@ -85,11 +86,13 @@ impl Trainer {
             self.observation.catch_up();
         }
         let began = Instant::now();
+        self.phase = Phase::ReduceGrads;
         let grads = self.actor.optimizer.reduce_grads()?;
         self.waited(began);
         self.observation.detail("reduce_grads", began, 0);
         inspect(metrics, &grads)?;
         let began = Instant::now();
+        self.phase = Phase::Optimizer;
         metrics.grad_norm = self.actor.optimizer.update(&grads, &self.settings.train, metrics.lr)?;
         self.observation.detail("optimizer", began, 0);
         Ok(())
@@ -114,10 +117,12 @@ impl Trainer {
         tally: &mut Tally,
     ) -> Result<Tensor> {
         let (began, num_tokens) = (Instant::now(), prepared.batch.tokens.len());
+        self.phase = Phase::Forward;
         // Where nothing before a layer is trained, its ops have no gradient to tell them that they train.
         let (objective, tape) = as_trained(|| self.objective(prepared, mean_weight, tally))?;
         self.observation.detail("forward", began, num_tokens);
         let began = Instant::now();
+        self.phase = Phase::Backward;
         objective.loss.f_backward()?;
         if let Some(tape) = tape {
             self.policy().backward(tape)?;

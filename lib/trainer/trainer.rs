@@ -11,6 +11,7 @@ use tch::Device;
 use crate::flops::forward_flops;
 use crate::gradient_groups::GradientGroups;
 use crate::optimizer::Gradients;
+use crate::out_of_memory::Phase;
 use crate::plan::Plan;
 use crate::{Error, Observation, Optimizer, Report, Result, Scored, Settings, StepMetrics};
 
@@ -57,6 +58,8 @@ pub struct Trainer {
     pub(crate) num_rollouts: u64,
     /// Whether it was said that a sample exceeds the budget of a micro-batch.
     pub(crate) has_told_of_longer: bool,
+    /// What is being done.
+    pub(crate) phase: Phase,
     /// Optimizer steps left out since the start of this process.
     pub(crate) num_skipped: u64,
 }
@@ -96,6 +99,7 @@ impl Trainer {
             let optimizer = Optimizer::new(model.params(), groups, settings.train.optimizer_offload)?;
             Ok::<_, Error>(Trained { model, optimizer })
         };
+        let trained = |model| trained(model).map_err(|e| Phase::OptimizerState.explain(e, &settings.train));
         let (actor, critic) = (trained(policy)?, critic.map(trained).transpose()?);
         let (observation, report) = (Observation::default(), Report::default());
         let trainer = Self {
@@ -111,6 +115,7 @@ impl Trainer {
             num_rollouts: 0,
             has_told_of_longer: false,
             num_skipped: 0,
+            phase: Phase::OptimizerState,
         };
         trainer.check_mtp().map(|()| trainer)
     }
@@ -158,6 +163,12 @@ impl Trainer {
         scored: &[Scored],
         mut inspect: impl FnMut(&StepMetrics, &Gradients) -> Result<()>,
     ) -> Result<Vec<StepMetrics>> {
+        let result = self.train_on(scored, &mut inspect);
+        self.explained(result)
+    }
+
+    fn train_on(&mut self, scored: &[Scored], inspect: &mut Inspect<'_>) -> Result<Vec<StepMetrics>> {
+        self.phase = Phase::FixedLogProbs;
         self.report = Report::default();
         let began = Instant::now();
         let mut plans = self.plan(scored)?;
@@ -171,11 +182,12 @@ impl Trainer {
         let mean_weight = self.estimate(&mut plans)?;
         self.report.advantages = self.observation.phase("advantages", began);
         let mut steps = plans.iter().map(|plan| plan.counts.clone()).collect::<Vec<_>>();
+        self.phase = Phase::Critic;
         self.train_critic(&plans, &mut steps)?;
         if !self.is_critic_only() {
             let began = Instant::now();
             for (at, (plan, metrics)) in plans.iter().zip(&mut steps).enumerate() {
-                self.train_step(at, plan, mean_weight, metrics, &mut inspect)?;
+                self.train_step(at, plan, mean_weight, metrics, inspect)?;
             }
             self.report.actor_train = self.observation.phase("actor_train", began);
         }

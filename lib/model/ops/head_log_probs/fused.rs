@@ -6,7 +6,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::chunk::Chunks;
 use super::outcome::{Grads, Outcome, State};
-use super::products::{Buffer, add_product};
+use super::products::{Buffer, add_product, packed_elements};
 use super::shaping::Shaping;
 use super::shard::{Ids, Shard};
 use super::train::prepare;
@@ -110,11 +110,28 @@ fn is_tracked(tensor: &Tensor) -> Result<bool> {
     Ok(tensor.f_alias()?.requires_grad())
 }
 
+/// Bytes that [`fused`] holds at most beside its inputs and their gradients, for hidden states `[r, d]` of a kind and `n` ids:
+/// the logits of a chunk with what their product needs on the way.
+pub fn chunk_bytes([r, d, n]: [i64; 3], kind: Kind, is_gpu: bool) -> u64 {
+    let rows = r.min(chunk_rows(n, is_gpu));
+    let product = match kind {
+        _ if is_gpu => 2 * rows * n,
+        Kind::BFloat16 => 2 * (rows * n).max(n * d),
+        _ => packed_elements([rows, d, n]) * 4,
+    };
+    (4 * rows * n + product) as u64
+}
+
+/// Rows of a chunk of `num_ids` ids, where there are so many.
+fn chunk_rows(num_ids: i64, is_gpu: bool) -> i64 {
+    let elements = if is_gpu { DEVICE_CHUNK_ELEMENTS } else { CHUNK_ELEMENTS };
+    let most = (elements / num_ids.max(1)).max(1);
+    if most > CHUNK_STEP { most / CHUNK_STEP * CHUNK_STEP } else { most }
+}
+
 /// First row and number of rows of every chunk; ranks that share a vocabulary get the same.
 fn row_chunks(num_rows: i64, num_ids: i64, device: Device) -> impl Iterator<Item = (i64, i64)> {
-    let elements = if device == Device::Cpu { CHUNK_ELEMENTS } else { DEVICE_CHUNK_ELEMENTS };
-    let most = (elements / num_ids.max(1)).max(1);
-    let len = if most > CHUNK_STEP { most / CHUNK_STEP * CHUNK_STEP } else { most };
+    let len = chunk_rows(num_ids, device != Device::Cpu);
     (0..num_rows).step_by(len as usize).map(move |start| (start, len.min(num_rows - start)))
 }
 

@@ -19,7 +19,7 @@ mod sparse;
 mod tests;
 mod train;
 
-pub use fused::{Fused, Rows, Slopes, fused};
+pub use fused::{Fused, Rows, Slopes, chunk_bytes, fused};
 pub use products::{product, product_to};
 pub use reference::reference;
 pub use shaping::{KeptIds, Penalties, Seen, Shaping};

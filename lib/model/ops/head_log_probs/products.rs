@@ -101,6 +101,11 @@ pub(super) fn add_product(sum: &mut Tensor, a: &Tensor, b: &Tensor) -> Result<()
     Ok(())
 }
 
+/// Elements of a slice of the weight in its new layout and of its product, for `r` rows of width `d` and `n` ids.
+pub(super) fn packed_elements([r, d, n]: [i64; 3]) -> i64 {
+    if r >= PACKED_ROWS { PACKED_IDS.min(n) * (r + d) } else { 0 }
+}
+
 fn pays_to_pack(rows: &Tensor) -> bool {
     rows.kind() == Kind::Float && rows.device() == Device::Cpu && rows.size()[0] >= PACKED_ROWS
 }

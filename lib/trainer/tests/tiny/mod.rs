@@ -1,6 +1,8 @@
 //! Tiny models and ragged rollouts for tests of the trainer.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub mod sized;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -1,0 +1,99 @@
+//! What one layer keeps of a micro-batch for its backward pass, and what it needs beside that while it runs.
+//!
+//! Per token, in elements: d hidden size, q and k widths of all query and key-value heads of the rank, m width of an MLP of
+//! the rank. f32 norms keep their input as it is; bf16 ones an f32 copy of it.
+
+use slime_config::HfConfig;
+use slime_weights::{PlanLayout, Share, kv_heads};
+
+use super::Batch;
+
+/// Bytes of one layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LayerBytes {
+    /// What autograd keeps.
+    pub kept: u64,
+    /// What gradients within the layer take beside it.
+    pub transient: u64,
+    /// What is kept where operations between products are computed again.
+    pub selective: u64,
+    /// What these and their gradients take then.
+    pub recomputed: u64,
+}
+
+impl LayerBytes {
+    /// Of layer `at` for a micro-batch in a type of `size` bytes.
+    pub fn of(config: &HfConfig, at: usize, layout: PlanLayout, size: u64, batch: Batch) -> Self {
+        let tokens = batch.tokens;
+        let tp = Share { rank: 0, size: layout.tp };
+        let (d, dim) = (config.hidden_size as u64, config.head_dim as u64);
+        let q = tp.of(config.num_attention_heads).len() as u64 * dim;
+        let k = kv_heads(config, tp).len() as u64 * dim;
+        let own = tokens.div_ceil(layout.tp as u64);
+        // A norm keeps its input in f32, the normed rows and their scaled copy; where ranks share the tokens, a product keeps
+        // all rows of the latter.
+        let norm = |rows: u64, width: u64| rows * width * (4 + size);
+        let norms = if config.has_post_norms { 4 } else { 2 } * norm(own, d) + 2 * tokens * d * size;
+        let head_norms = if config.qk_norm.is_some() {
+            // In f32 the input is the projection, which is kept anyway.
+            tokens * (q + k) * if size == 4 { size } else { 4 + size }
+        } else {
+            0
+        };
+        // The projection; queries and keys after the rotation; what attention gives, and the copy that the next product reads.
+        let (projection, attended) = (tokens * (q + 2 * k) * size, tokens * q * size);
+        let copied = batch.copied_keys() * 2 * k * size;
+        let between = head_norms + tokens * (q + k) * size + copied + attended + tokens * q / dim * 4;
+        let mlp = Mlp::of(config, at, layout, size, [tokens, own]);
+        let attention = norms + projection + attended;
+        Self {
+            kept: attention + between + mlp.kept,
+            transient: mlp.transient,
+            selective: attention + mlp.selective,
+            recomputed: mlp.recomputed.max(between + 2 * projection),
+        }
+    }
+}
+
+/// Bytes of what stands behind attention.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mlp {
+    kept: u64,
+    transient: u64,
+    selective: u64,
+    recomputed: u64,
+}
+
+impl Mlp {
+    fn of(config: &HfConfig, at: usize, layout: PlanLayout, size: u64, [tokens, own]: [u64; 2]) -> Self {
+        let split = |width: usize, ranks: usize| width.div_ceil(ranks) as u64;
+        let moe = config.moe.as_ref().filter(|moe| moe.place_of(at).is_some());
+        let Some(moe) = moe else {
+            return Self::gated(tokens * split(config.intermediate_size, layout.tp) * size);
+        };
+        let mut sum = Self::default();
+        if moe.shared_intermediate_size > 0 {
+            sum = Self::gated(tokens * split(moe.shared_intermediate_size, layout.tp) * size);
+        }
+        let (d, m) = (config.hidden_size as u64, split(moe.intermediate_size, layout.etp));
+        // Pairs of a token and an expert, as many as come in when experts are chosen alike.
+        let pairs = own * moe.top_k as u64;
+        let is_spread = layout.ep * layout.etp > 1;
+        let scores = own * (moe.num_experts as u64 * 4 + moe.top_k as u64 * 24);
+        let sent = if is_spread { 2 * pairs * d * size } else { 0 };
+        let kept = 2 * pairs * m * size + scores + sent;
+        let weights = moe.num_experts as u64 / layout.ep as u64 * 3 * m * d * size;
+        let transient = pairs * (10 * m + 2 * d) * size + weights;
+        Self {
+            kept: sum.kept + kept,
+            transient: sum.transient.max(transient),
+            selective: sum.selective + kept,
+            recomputed: sum.recomputed.max(transient),
+        }
+    }
+
+    /// Of an MLP whose rows take `width` bytes: gate and up, the gate's activation and its product are kept.
+    fn gated(width: u64) -> Self {
+        Self { kept: 4 * width, transient: 2 * width, selective: 2 * width, recomputed: 4 * width }
+    }
+}

@@ -1,0 +1,242 @@
+//! The memory that a training rank will take at its peak, from the configuration alone.
+//!
+//! What is counted follows the code: what autograd keeps of every operation of `lib/model`, what the output head holds while
+//! it computes the loss, what the optimizer keeps. Not counted: the code of libtorch, its threads and drivers.
+
+mod layer;
+
+use slime_config::{HfConfig, Recompute};
+use slime_model::MERGE_LEN;
+use slime_model::ops::head_log_probs::chunk_bytes;
+use slime_weights::{Place, PlanLayout, Share, gib, split, storages};
+use tch::Kind;
+
+use self::layer::LayerBytes;
+use crate::Settings;
+
+/// Where and in what precision a rank computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site {
+    /// How ranks share the work.
+    pub layout: PlanLayout,
+    /// bf16 with f32 masters and gradient sums; else f32.
+    pub is_bf16: bool,
+    /// Chunks of the output head are larger there.
+    pub is_gpu: bool,
+}
+
+/// Bytes of a rank at its peak, by what they are for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// Parameters of the policy.
+    pub weights: u64,
+    /// Parameters of reference and teacher, and all that is kept of a critic.
+    pub other_models: u64,
+    /// Gradients of a micro-batch.
+    pub gradients: u64,
+    /// Their sums in f32, of a bf16 model.
+    pub gradient_sums: u64,
+    /// Masters and moments: this rank's share.
+    pub optimizer: u64,
+    /// Of that, what is in the memory of the host.
+    pub offloaded: u64,
+    /// What the layers keep of the largest micro-batch for the backward pass.
+    pub activations: u64,
+    /// What stands beside them for a moment: logits and gradients of the head, or those within a layer.
+    pub workspace: u64,
+    /// Messages of an all-gather or reduce-scatter, which come when there are no activations.
+    pub messages: u64,
+}
+
+/// What is there beside the policy, all of the same size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Models that are not trained.
+    pub num_fixed: u64,
+    /// Whether a critic is trained.
+    pub has_critic: bool,
+}
+
+/// The largest micro-batch: a prompt with as many of the longest responses as fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Tokens of it.
+    pub tokens: u64,
+    /// Longest prompt that is known of.
+    pub prompt_len: u64,
+    /// Longest response.
+    pub response_len: u64,
+}
+
+impl Batch {
+    /// Responses in it.
+    fn num_responses(&self) -> u64 {
+        (self.tokens.saturating_sub(self.prompt_len) / self.response_len.max(1)).max(1)
+    }
+
+    /// Whether responses have attention calls of their own.
+    fn is_long(&self) -> bool {
+        self.prompt_len + self.response_len > MERGE_LEN as u64
+    }
+
+    /// Keys of prompt and response side by side, copied for each long response.
+    fn copied_keys(&self) -> u64 {
+        if self.is_long() { self.num_responses() * (self.prompt_len + self.response_len) } else { 0 }
+    }
+
+    fn mask_bytes(&self, size: u64) -> u64 {
+        let row = if self.is_long() { self.prompt_len + self.response_len } else { MERGE_LEN as u64 };
+        self.tokens * row * size
+    }
+}
+
+/// Parameters of a rank.
+#[derive(Debug, Clone, Copy, Default)]
+struct Elements {
+    all: u64,
+    trained: u64,
+    /// Of the trained ones, this rank's share of the state.
+    share: u64,
+    largest: u64,
+    /// Of the embedding or the head.
+    head: u64,
+}
+
+impl Elements {
+    fn of(config: &HfConfig, settings: &Settings, layout: PlanLayout) -> slime_config::Result<Self> {
+        let first = |size| Share { rank: 0, size };
+        let place = Place { tp: first(layout.tp), ep: first(layout.ep), etp: first(layout.etp) };
+        let whole = storages(config);
+        let names: Vec<Vec<&str>> =
+            whole.iter().map(|spec| spec.views.iter().map(|view| view.name.as_str()).collect()).collect();
+        let is_frozen = slime_config::frozen(&settings.train.freeze, &names)?;
+        let mut sum = Self::default();
+        for (spec, is_frozen) in whole.iter().zip(is_frozen) {
+            let own = split(spec.clone(), config, place);
+            let num = own.num_elements() as u64;
+            sum.all += num;
+            if matches!(spec.name.as_str(), "embed" | "head") {
+                sum.head = num;
+            }
+            if !(is_frozen || spec.is_frozen) {
+                let copies =
+                    if spec.is_expert { layout.stage_size() / (layout.ep * layout.etp) } else { layout.dp };
+                sum.trained += num;
+                sum.share += num.div_ceil(copies as u64);
+                sum.largest = sum.largest.max(num);
+            }
+        }
+        Ok(sum)
+    }
+}
+
+impl Budget {
+    /// That of a policy.
+    ///
+    /// # Errors
+    /// Patterns of `train.freeze` that do not fit the model.
+    pub fn new(
+        config: &HfConfig,
+        settings: &Settings,
+        site: Site,
+        batch: Batch,
+        others: Others,
+    ) -> slime_config::Result<Self> {
+        let Site { layout, is_bf16, is_gpu } = site;
+        let (train, tokens, size) = (&settings.train, batch.tokens, if is_bf16 { 2 } else { 4 });
+        let elements = Elements::of(config, settings, layout)?;
+        let has_master = is_bf16 || train.optimizer_offload;
+        let optimizer = elements.share * if has_master { 12 } else { 8 };
+        let layers: Vec<LayerBytes> =
+            (0..config.num_hidden_layers).map(|at| LayerBytes::of(config, at, layout, size, batch)).collect();
+        let most = |of: fn(&LayerBytes) -> u64| layers.iter().map(of).max().unwrap_or(0);
+        let all = |of: fn(&LayerBytes) -> u64| layers.iter().map(of).sum::<u64>();
+        let own_rows = tokens.div_ceil(layout.tp as u64) * config.hidden_size as u64;
+        // The gradient of a tied head waits for that of the embedding.
+        let waiting = if config.tie_word_embeddings { elements.head * size } else { 0 };
+        let (kept, in_layer) = match train.recompute {
+            Recompute::None => (all(|layer| layer.kept), most(|layer| layer.transient) + waiting),
+            Recompute::Selective => (all(|layer| layer.selective), most(|layer| layer.recomputed) + waiting),
+            // The residual before each layer, and gradients of two of them beside the layer at hand.
+            Recompute::Full => (
+                config.num_hidden_layers as u64 * own_rows * size,
+                most(|layer| layer.kept + layer.transient) + 2 * own_rows * size,
+            ),
+        };
+        // The residual behind the last layer and its norm, all rows of that, and the masks, which all layers share.
+        let last = own_rows * (4 + size) + tokens * config.hidden_size as u64 * size + batch.mask_bytes(size);
+        let in_head = head_bytes(config, settings, (elements.head, size), (tokens, layout.tp as u64), is_gpu);
+        let is_alone = layout.world_size() == 1;
+        let (weights, gradients) = (elements.all * size, elements.trained * size);
+        let gradient_sums = if is_bf16 { 4 * elements.trained } else { 0 };
+        let critic = weights + gradients + gradient_sums + optimizer;
+        Ok(Self {
+            weights,
+            other_models: others.num_fixed * weights + if others.has_critic { critic } else { 0 },
+            gradients,
+            gradient_sums,
+            optimizer,
+            offloaded: if train.optimizer_offload { optimizer } else { 0 },
+            activations: kept + last,
+            workspace: in_layer.max(in_head),
+            messages: if is_alone { 0 } else { 2 * 4 * elements.largest },
+        })
+    }
+
+    /// Bytes on the device at the peak; on a CPU what is offloaded is there too.
+    pub fn device_bytes(&self, is_gpu: bool) -> u64 {
+        let state = self.weights + self.other_models + self.gradients + self.gradient_sums + self.optimizer;
+        let away = if is_gpu { self.offloaded } else { 0 };
+        state - away + (self.activations + self.workspace).max(self.messages)
+    }
+
+    /// For people.
+    pub fn lines(&self, settings: &Settings, site: Site, batch: Batch) -> Vec<String> {
+        let recompute = match settings.train.recompute {
+            Recompute::None => "none",
+            Recompute::Selective => "selective",
+            Recompute::Full => "full",
+        };
+        let PlanLayout { tp, ep, etp, dp, .. } = site.layout;
+        let mut parts = vec![("weights", self.weights)];
+        parts.extend([("other models", self.other_models), ("gradients", self.gradients)]);
+        parts.extend([("their f32 sums", self.gradient_sums), ("optimizer", self.optimizer)]);
+        parts.extend([("activations", self.activations), ("workspace", self.workspace)]);
+        parts.extend([("messages, when there are no activations", self.messages)]);
+        let parts: Vec<String> = parts
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(name, bytes)| format!("{name} {}", gib(bytes)))
+            .collect();
+        let mut lines = vec![
+            format!(
+                "a rank of tp {tp} dp {dp} ep {ep} etp {etp} takes {} at the peak of a step of {} tokens with recompute {recompute}:",
+                gib(self.device_bytes(site.is_gpu)),
+                batch.tokens
+            ),
+            format!("  {}", parts.join(", ")),
+        ];
+        if self.offloaded > 0 {
+            lines.push(format!("  of it in the memory of the host: {}", gib(self.offloaded)));
+        }
+        lines
+    }
+}
+
+/// What the head holds while it computes the loss or gives it back: gradients of hidden states and weight, each twice when
+/// they are handed on, and before that the logits of a chunk of rows.
+fn head_bytes(
+    config: &HfConfig,
+    settings: &Settings,
+    (elements, size): (u64, u64),
+    (tokens, tp): (u64, u64),
+    is_gpu: bool,
+) -> u64 {
+    let hidden = tokens * config.hidden_size as u64;
+    let ids = config.vocab_size.div_ceil(tp as usize);
+    let shape = [tokens as i64, config.hidden_size as i64, ids as i64];
+    let kind = if size == 2 { Kind::BFloat16 } else { Kind::Float };
+    // Without the fused loss a chunk is of ids and small; the gradients are the same.
+    let logits = if settings.is_by_row() { chunk_bytes(shape, kind, is_gpu) } else { 4 * (4 << 20) };
+    4 * (hidden + elements) + logits.max(size * (hidden + elements))
+}
