@@ -26,7 +26,7 @@ pub fn budget_comment(config: &RunConfig, layout: PlanLayout) -> Result<String, 
     let batch = largest_batch(config);
     let budget = Budget::new(&model, &settings, site, batch, others).map_err(failure!())?;
     let lines = budget.lines(&settings, site, batch);
-    Ok(lines.iter().map(|line| format!("# {line}\n")).collect())
+    Ok(lines.iter().map(|line| format!("# {line}\n")).collect::<Vec<_>>().concat())
 }
 
 /// As full as the budget of tokens allows, or the longest sample alone.

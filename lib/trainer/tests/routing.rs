@@ -10,7 +10,7 @@ use slime_config::{OnFailure, RoutingReplay};
 use slime_model::{Model, Routes, Shaping};
 use slime_record::Sample;
 use slime_trainer::log_probs::{hidden_states, recorded_hidden_states};
-use slime_trainer::{Scored, Settings, StepMetrics, Trainer};
+use slime_trainer::{MicroBatch, Scored, Settings, StepMetrics, Trainer};
 use tch::{Kind, Tensor};
 use tiny::{model, packed, rollout, settings};
 
