@@ -12,14 +12,13 @@ impl Parser {
     pub(super) fn table(&mut self, table: Table) -> Option<Expr> {
         let rows = self.rows()?;
         match table {
-            Table::Matrix => Some(Expr::Matrix(rows)),
             Table::Determinant => determinant(&rows),
             // Equations below one another are a list of them.
             Table::Cases if rows.iter().all(|row| row.len() == 1) => {
                 let mut items: Vec<Expr> = rows.into_iter().flatten().collect();
                 if items.len() == 1 { items.pop() } else { Some(Expr::List(Brackets::Bare, items)) }
             }
-            Table::Cases => Some(Expr::Matrix(rows)),
+            Table::Matrix | Table::Cases => Some(Expr::Matrix(rows)),
         }
     }
 
