@@ -170,7 +170,7 @@ impl Evaluator {
         let prompts = prompts_of(&config, set)?.zip(0..).map(|(prompt, group)| Ok((id(group), prompt?)));
         let prompts: Vec<_> = prompts.collect();
         let prompts = Upcoming::new(prompts.into_iter(), TokensAhead::start(tokenizer.clone(), &config.data));
-        let sampler = Sampler::load(&config, tokenizer.clone(), place.version, Purpose::Evaluation)?;
+        let sampler = Sampler::load(&config, tokenizer, place.version, Purpose::Evaluation)?;
         Ok(Some(Running { set: name, sampler, prompts, finished: BTreeMap::new(), began }))
     }
 

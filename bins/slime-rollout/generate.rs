@@ -52,8 +52,8 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
     let mut output = SampleWriter::create(&args.output, args.format, &config, space)?;
     let ahead = TokensAhead::start(tokenizer.clone(), &config.data);
     let mut sampler = match remote {
-        Some(remote) => Sampler::new(&config, tokenizer, Box::new(remote), purpose)?,
-        None => Sampler::load(&config, tokenizer, 0, purpose)?,
+        Some(remote) => Sampler::new(&config, &tokenizer, Box::new(remote), purpose)?,
+        None => Sampler::load(&config, &tokenizer, 0, purpose)?,
     };
     let id = |group| GroupId { step: 0, group, attempt: 0 };
     let prompts = (0..).zip(prompts).map(|(group, prompt)| Ok((id(group), prompt?)));

@@ -103,7 +103,7 @@ impl Replicator {
             return Err(Failure::usage("--engine: recorded responses (data.kind) are not sampled"));
         }
         let sampler = (!engines.engine.is_empty())
-            .then(|| Sampler::connect(engines, &config, tokenizer.clone()))
+            .then(|| Sampler::connect(engines, &config, &tokenizer))
             .transpose()?;
         let provenance = write_samples::provenance(&config);
         let log_probs =
@@ -229,14 +229,12 @@ impl Replicator {
         } else {
             let mut config = self.config.clone();
             config.model.path = dir.display().to_string();
-            Sampler::load(&config, self.tokenizer.clone(), place.version, Purpose::Training).map(
-                |mut sampler| {
-                    if self.observer.wants_timings() {
-                        sampler.engine.keep_timings();
-                    }
-                    self.sampler = Some(sampler);
-                },
-            )
+            Sampler::load(&config, &self.tokenizer, place.version, Purpose::Training).map(|mut sampler| {
+                if self.observer.wants_timings() {
+                    sampler.engine.keep_timings();
+                }
+                self.sampler = Some(sampler);
+            })
         };
         match loaded {
             Ok(()) => {

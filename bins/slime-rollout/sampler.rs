@@ -70,7 +70,7 @@ impl Sampler {
     /// Loads the weights of `model.path`, which are policy version `version`.
     pub fn load(
         config: &RunConfig,
-        tokenizer: Arc<Tokenizer>,
+        tokenizer: &Arc<Tokenizer>,
         version: u64,
         purpose: Purpose,
     ) -> Result<Self, Failure> {
@@ -83,7 +83,7 @@ impl Sampler {
     pub fn connect(
         engines: &Engines,
         config: &RunConfig,
-        tokenizer: Arc<Tokenizer>,
+        tokenizer: &Arc<Tokenizer>,
     ) -> Result<Self, Failure> {
         let remote = Remote::connect(engines, config, decoder(tokenizer.clone()))?;
         Self::new(config, tokenizer, Box::new(remote), Purpose::Training)
@@ -91,7 +91,7 @@ impl Sampler {
 
     pub fn new(
         config: &RunConfig,
-        tokenizer: Arc<Tokenizer>,
+        tokenizer: &Arc<Tokenizer>,
         engine: Box<dyn Generator>,
         purpose: Purpose,
     ) -> Result<Self, Failure> {
@@ -110,7 +110,7 @@ impl Sampler {
             keeps_routes: purpose == Purpose::Training && config.algorithm.replays_rollout(),
             max_new_tokens: rollout.max_response_len as usize,
             stop: rollout.stop.clone(),
-            stop_token_ids: stop_token_ids(config, &tokenizer)?,
+            stop_token_ids: stop_token_ids(config, tokenizer)?,
             n: rollout.n_samples_per_prompt.unwrap_or(1),
             ..SamplingParams::default()
         };
