@@ -14,11 +14,12 @@ use crate::answer::final_answer;
 use crate::error::Result;
 use crate::{Row, RowVerifier, Verdict};
 
-/// Places of a letter, the surest first.
+/// Places of a letter, the surest first. Boundaries are those of ASCII words, which are found without stepping back in any
+/// script; whether the letter stands alone is looked at afterwards.
 const PATTERNS: [&str; 3] = [
-    r"(?i)\b(?:answer|option|choice)\b\W*(?:is\b|:)?\W*\b([a-z])\b",
-    r"(?i)\b([a-z])\b\W*is\s+(?:the\s+)?correct\b",
-    r"(?i)\bfinal\s+(?:answer|option)\b\W*(?:is\b|:)?\W*\b([a-z])\b",
+    r"(?i)(?-u:\b)(?:answer|option|choice)(?-u:\b)\W*(?:is(?-u:\b)|:)?\W*(?-u:\b)([a-z])(?-u:\b)",
+    r"(?i)(?-u:\b)([a-z])(?-u:\b)\W*is\s+(?:the\s+)?correct(?-u:\b)",
+    r"(?i)(?-u:\b)final\s+(?:answer|option)(?-u:\b)\W*(?:is(?-u:\b)|:)?\W*(?-u:\b)([a-z])(?-u:\b)",
 ];
 static RULES: LazyLock<Vec<Regex>> =
     LazyLock::new(|| PATTERNS.iter().filter_map(|pattern| Regex::new(pattern).ok()).collect());
@@ -98,7 +99,13 @@ impl Question {
         let valid =
             |letter: char| Some(letter.to_ascii_uppercase()).filter(|letter| self.letters.contains(letter));
         let by_rule = RULES.iter().find_map(|rule| {
-            let found = rule.captures(answer)?.get(1)?.as_str().chars().next()?;
+            let place = rule.captures(answer)?.get(1)?;
+            let found = place.as_str().chars().next()?;
+            let before = answer[..place.start()].chars().next_back();
+            let after = answer[place.end()..].chars().next();
+            if [before, after].into_iter().flatten().any(char::is_alphanumeric) {
+                return None;
+            }
             // "answer is a city" speaks of no letter.
             let is_article = found == 'a' && self.choices.len() != 1;
             valid(found).filter(|_| !is_article)
@@ -188,6 +195,7 @@ mod tests {
             ("Final answer: B", Some('B')),
             ("the final option is C", Some('C')),
             ("we ruled out A, then B, settled on C", Some('C')),
+            ("the answer is bébé", None),
             ("no idea, sorry", None),
         ] {
             assert_eq!(question.letter(response), expected, "{response}");

@@ -253,7 +253,7 @@ fn mutated_answers_are_judged_without_panic() {
 }
 
 #[test]
-#[ignore = "minutes of mutations"]
+#[ignore = "long sweep: tests/run.sh --all"]
 fn long_sweep_of_mutated_answers() {
     let wanted = std::env::var("SLIME_FUZZ_CASES").ok();
     sweep(2, wanted.map_or(NUM_LONG_CASES, |num| num.parse().expect("SLIME_FUZZ_CASES is a number")));
