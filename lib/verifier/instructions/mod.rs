@@ -103,7 +103,8 @@ impl Instructions {
     /// Whether each instruction is followed.
     fn followed(&self, row: &Row<'_>) -> Result<Vec<(String, bool)>> {
         let response = answer_text(row.response);
-        let variants = if self.is_loose { loose(response) } else { vec![response.to_owned()] };
+        let is_varied = self.is_loose && response.len() <= MAX_VARIED_BYTES;
+        let variants = if is_varied { loose(response) } else { vec![response.to_owned()] };
         self.instructions(row)?
             .into_iter()
             .map(|Instruction { id, arguments }| {
@@ -143,6 +144,9 @@ impl RowVerifier for Instructions {
 pub(crate) fn kind_ids() -> impl Iterator<Item = &'static str> {
     kinds::IFEVAL.iter().chain(kinds::IFBENCH).map(|(id, _)| *id)
 }
+
+/// Longer responses are judged loosely as they are: no answer is so long, and each variant costs as much as the whole.
+const MAX_VARIED_BYTES: usize = 250_000;
 
 /// The response and what it is without its first line, its last, both, and without asterisks.
 fn loose(response: &str) -> Vec<String> {

@@ -26,6 +26,9 @@ pub(super) fn tokens(text: &str) -> Vec<String> {
 
 /// Cuts what stands between blanks at its marks.
 fn cut_marks(chunk: &str, ends_sentence: bool, found: &mut Vec<String>) {
+    if chunk.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return push_word(chunk, found);
+    }
     let letters: Vec<char> = chunk.chars().collect();
     let mut word = String::new();
     let mut at = 0;
@@ -64,10 +67,13 @@ fn push_word(word: &str, found: &mut Vec<String>) {
     if word.is_empty() {
         return;
     }
-    let lower = word.to_lowercase();
-    let pair = PAIRS.iter().find(|(known, _)| *known == lower).map(|(_, at)| *at);
-    let ending = ENDINGS.iter().find(|ending| lower.ends_with(**ending) && lower.len() > ending.len());
-    let at = pair.or_else(|| ending.map(|ending| word.len().saturating_sub(ending.len())));
+    let pair = PAIRS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, at)| *at);
+    let at = pair.or_else(|| {
+        // Every ending has its apostrophe.
+        let lower = word.contains('\'').then(|| word.to_lowercase())?;
+        let ending = ENDINGS.iter().find(|ending| lower.ends_with(**ending) && lower.len() > ending.len())?;
+        Some(word.len().saturating_sub(ending.len()))
+    });
     match at.and_then(|at| word.split_at_checked(at)) {
         Some((first, second)) => found.extend([first.to_owned(), second.to_owned()]),
         None => found.push(word.to_owned()),
