@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use slime_record::{Account, Draw, Epoch, Manifest, Provenance, Sample, Status, VersionRun, encode_segment};
+use slime_record::{
+    Account, Draw, Epoch, Manifest, Provenance, Sample, Stages, Status, VersionRun, encode_segment,
+};
 
 fn stat(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_slime-stat")).args(args).output().expect("slime-stat starts")
@@ -47,8 +49,13 @@ fn make_run(run: &Path, outstanding: Option<u64>) {
     write(run, "epoch/000001", &serde_json::to_vec(&epoch).expect("JSON"));
     write(run, "run.toml", b"");
     for step in 0..5 {
-        let draw =
-            outstanding.filter(|_| step == 2).map(|step| Draw { step, group: 0, cursor: 0, attempt: 0 });
+        let draw = outstanding.filter(|_| step == 2).map(|step| Draw {
+            step,
+            group: 0,
+            cursor: 0,
+            chosen: None,
+            attempt: 0,
+        });
         let manifest = Manifest {
             step,
             builder: 1,
@@ -63,6 +70,7 @@ fn make_run(run: &Path, outstanding: Option<u64>) {
             next_group: BTreeMap::new(),
             cursor: 4,
             account: Account::default(),
+            stages: Stages::default(),
         };
         write(
             run,
