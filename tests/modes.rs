@@ -246,8 +246,6 @@ fn rewards_that_never_come_are_named_and_end_the_run() {
 #[test]
 fn samples_of_a_drained_replica_go_on_where_they_were() {
     let dir = TempDir::new().expect("a folder");
-    // All steps may be drawn at once, a few samples at a time: when the first step is committed, there is much to do and,
-    // with the sample that completed it, others are under way.
     let sets = [
         "rollout.max_in_flight=4",
         "run.max_staleness=5",
@@ -256,23 +254,39 @@ fn samples_of_a_drained_replica_go_on_where_they_were() {
     ];
     let run = run_dir(&dir, "drained", &sets);
     let mut trainer = start(TRAIN, &[], &run);
-    let parts = || -> Vec<std::path::PathBuf> {
+    let files = |prefix: &str| -> Vec<std::path::PathBuf> {
         let steps = fs::read_dir(run.join("rollout")).into_iter().flatten().flatten();
         let files = steps.filter_map(|step| fs::read_dir(step.path()).ok()).flatten().flatten();
-        let is_parts = |path: &std::path::PathBuf| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("parts-"))
+        let is_named = |path: &std::path::PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
         };
-        files.map(|file| file.path()).filter(is_parts).collect()
+        files.map(|file| file.path()).filter(is_named).collect()
     };
+    let unfinished = || -> Vec<_> {
+        let segments = files("parts-");
+        let segments = segments
+            .iter()
+            .map(|path| slime_record::decode_segment(fs::read(path).expect("readable")).expect("whole"));
+        let samples = |segment: slime_record::Segment| {
+            (0..segment.len()).map(|row| segment.sample(row).expect("whole")).collect::<Vec<_>>()
+        };
+        segments.flat_map(samples).filter(|sample| sample.response_len() > 0).collect()
+    };
+    // Drained a little later each time behind the first assignment, until samples are under way.
+    for tries in 0.. {
+        assert!(tries < 50, "nothing was ever under way\n{}", log(&run));
+        let num_assigned = files("assign-").len();
+        let mut rollout = start(ROLLOUT, &[], &run);
+        wait_until(&run, "an assignment", || files("assign-").len() > num_assigned);
+        std::thread::sleep(std::time::Duration::from_millis(10 * tries));
+        signal(&rollout, "-USR2");
+        assert_eq!(rollout.wait().expect("our own child").code(), Some(75), "{}", log(&run));
+        if !unfinished().is_empty() {
+            break;
+        }
+    }
+    let before = unfinished();
     let mut rollout = start(ROLLOUT, &[], &run);
-    wait_until(&run, "a manifest", || tiny_loop::manifest(&run, 0).exists());
-    signal(&rollout, "-USR2");
-    assert_eq!(rollout.wait().expect("our own child").code(), Some(75), "{}", log(&run));
-    let left = parts();
-    assert!(!left.is_empty(), "nothing was under way\n{}", log(&run));
-    let before = slime_record::decode_segment(fs::read(&left[0]).expect("readable")).expect("whole");
-    let before: Vec<_> = (0..before.len()).map(|row| before.sample(row).expect("whole")).collect();
-    rollout = start(ROLLOUT, &[], &run);
     assert!(rollout.wait().expect("our own child").success(), "{}", log(&run));
     assert!(trainer.wait().expect("our own child").success(), "{}", log(&run));
     let deeds = deeds(&run);

@@ -210,6 +210,19 @@ mod tests {
         pack(&samples, Packing { max_tokens, ..Packing::default() }, num_ranks, by_tokens).unwrap()
     }
 
+    /// Of a response of one token nothing is fed, so its samples cost nothing beside their prompt.
+    #[test]
+    fn responses_of_one_token_are_parted_between_ranks() {
+        let samples: Vec<Sample> = (0..6).map(|token| sample(&[1, 2], &[token], &[1])).collect();
+        for num_ranks in 1..=8 {
+            let ranks = packed(&samples, 100, num_ranks);
+            let batches = || ranks.iter().flatten();
+            assert!(batches().all(|batch| !batch.tokens.is_empty() && !batch.segments.is_empty()));
+            assert_eq!(batches().map(|batch| batch.rows.len()).sum::<usize>(), 6);
+            assert_eq!(batches().filter(|batch| !batch.rows.is_empty()).count(), num_ranks.min(6));
+        }
+    }
+
     #[test]
     fn pairs_stay_together_and_have_one_row_each_where_only_the_last_counts() {
         let of_group = |group, sample: Sample| Sample { group, ..sample };

@@ -76,13 +76,15 @@ pub fn first_fit(costs: &[usize], capacity: usize) -> Vec<Vec<usize>> {
     bins.into_iter().map(|(_, items)| items).collect()
 }
 
-/// Parts at least two items in two: the dearest first, each to the lighter half.
+/// Parts at least two items in two, neither of them empty: the dearest first, each to the lighter half.
 pub fn halves(costs: &[usize]) -> [Vec<usize>; 2] {
     let mut falling: Vec<usize> = (0..costs.len()).collect();
     falling.sort_by_key(|item| Reverse(costs[*item]));
     let (mut loads, mut halves) = ([0, 0], [Vec::new(), Vec::new()]);
     for item in falling {
-        let lighter = usize::from(loads[1] < loads[0]);
+        // Items that cost nothing leave the loads as they are.
+        let is_second_due = halves[1].is_empty() && !halves[0].is_empty();
+        let lighter = usize::from(is_second_due || loads[1] < loads[0]);
         loads[lighter] += costs[item];
         halves[lighter].push(item);
     }
@@ -124,6 +126,7 @@ mod tests {
         assert_eq!(balance(&[8, 7, 6, 5, 4], 2, Sizes::Any), [vec![1, 3, 4], vec![0, 2]]);
         assert_eq!(halves(&[8, 1, 1, 6]), [vec![0], vec![3, 1, 2]]);
         assert_eq!(halves(&[5, 5, 5, 5]), [[0, 2], [1, 3]]);
+        assert_eq!((halves(&[0, 0]), halves(&[0, 0, 0])), ([vec![0], vec![1]], [vec![0, 2], vec![1]]));
     }
 
     #[test]
