@@ -1,14 +1,10 @@
 //! In which form a box of a tensor travels, and how many bytes that takes.
 
 use slime_config::TensorBox;
-use slime_weights::{QuantisedForm, Quantiser};
+use slime_weights::Quantiser;
 
 use super::side::PlannedTensor;
 use crate::{Error, Result};
-
-/// Rows that share a word where int4 is packed along them, and the side of a block of fp8.
-const INT4_ROWS: usize = 8;
-const FP8_BLOCK: usize = 128;
 
 /// How a box of a tensor travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +36,7 @@ impl Target {
     pub(super) fn check(&self, tensor: &PlannedTensor, part: &TensorBox) -> Result<()> {
         match self.quantiser_of(tensor) {
             Some(quantiser) if !is_on_grid(quantiser, tensor, part) => {
-                let [rows, columns] = grid(quantiser);
+                let [rows, columns] = quantiser.grid();
                 Err(Error::CutBlock {
                     tensor: tensor.name.clone(),
                     block: format!("{rows} x {columns}"),
@@ -76,24 +72,13 @@ impl Target {
 
     /// Rows of `tensor` that a transfer may be cut between.
     pub(super) fn row_step(&self, tensor: &PlannedTensor) -> usize {
-        self.quantiser_of(tensor).map_or(1, |quantiser| grid(quantiser)[0])
-    }
-}
-
-/// Rows and columns that share a scale or a word. One scale for a whole matrix is known to all its holders before.
-fn grid(quantiser: Quantiser) -> [usize; 2] {
-    match quantiser.form {
-        QuantisedForm::Fp8Block => [FP8_BLOCK; 2],
-        QuantisedForm::Fp8Tensor => [1, 1],
-        QuantisedForm::Int4Awq | QuantisedForm::Int4Gptq | QuantisedForm::Int4Ct => {
-            [INT4_ROWS, quantiser.group_size]
-        }
+        self.quantiser_of(tensor).map_or(1, |quantiser| quantiser.grid()[0])
     }
 }
 
 fn is_on_grid(quantiser: Quantiser, tensor: &PlannedTensor, part: &TensorBox) -> bool {
     let is_even = |dim: usize| {
-        let (step, end) = (grid(quantiser)[dim], part.start[dim] + part.shape[dim]);
+        let (step, end) = (quantiser.grid()[dim], part.start[dim] + part.shape[dim]);
         part.start[dim].is_multiple_of(step) && (end.is_multiple_of(step) || end == tensor.shape[dim])
     };
     (0..2).all(is_even)

@@ -9,6 +9,8 @@ use crate::{Dtype, Result, TensorSpec, dtype};
 
 /// The blocks of [`QuantisedForm::Fp8Block`].
 const BLOCK: Size = [128, 128];
+/// Rows that share a word where int4 is packed along them.
+const INT4_ROWS: usize = 8;
 
 /// A form in which matrices are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +55,18 @@ impl Quantiser {
             QuantisedForm::Fp8Block | QuantisedForm::Fp8Tensor => true,
             QuantisedForm::Int4Awq | QuantisedForm::Int4Gptq => is_even && shape[0].is_multiple_of(8),
             QuantisedForm::Int4Ct => is_even,
+        }
+    }
+
+    /// Rows and columns that share a scale or a word, so that parts of a matrix which are whole multiples of them can be
+    /// quantised by themselves. The one scale of a whole matrix counts as known beforehand.
+    pub fn grid(&self) -> [usize; 2] {
+        match self.form {
+            QuantisedForm::Fp8Block => BLOCK,
+            QuantisedForm::Fp8Tensor => [1, 1],
+            QuantisedForm::Int4Awq | QuantisedForm::Int4Gptq | QuantisedForm::Int4Ct => {
+                [INT4_ROWS, self.group_size]
+            }
         }
     }
 
