@@ -139,8 +139,8 @@ impl Case {
 
 /// Not a test by itself: the process that [`measure`] starts.
 #[test]
-#[ignore = "long sweep: tests/run.sh --all"]
-fn measured_alone() {
+#[ignore = "not a test by itself"]
+fn child_body() {
     let Ok(wanted) = std::env::var(CASE) else { return };
     tch::set_num_threads(1);
     let case = cases().into_iter().find(|case| case.name == wanted).unwrap();
@@ -151,7 +151,7 @@ fn measured_alone() {
 
 fn measure(name: &str) -> f64 {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "measured_alone", "--ignored", "--nocapture"])
+        .args(["--exact", "child_body", "--ignored", "--nocapture"])
         .env(CASE, name)
         // What is freed goes back at once: what is resident is what is in use.
         .env("MALLOC_MMAP_THRESHOLD_", "65536")
