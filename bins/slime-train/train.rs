@@ -109,7 +109,7 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
     }
     if comm.rank() == 0 || config.parallel.is_split() {
         if let Some(dump) = &args.dump {
-            write_dump(dump, trainer.policy().params(), &steps, &first_grads.unwrap_or_default())?;
+            write_dump(dump, trainer.policy().params(), &steps, first_grads.as_deref())?;
         }
         if let Some(output) = &args.output {
             write_weights(output, trainer.policy(), Path::new(&config.model.path))?;
@@ -204,10 +204,11 @@ fn split_over(
     if !config.parallel.is_split() {
         return Ok(None);
     }
-    let [tp, ep, etp] =
-        [config.parallel.tp, config.parallel.ep, config.parallel.etp].map(|axis| axis as usize);
-    let mesh = Mesh::new(Layout { tp, dp, ep, etp, ..Layout::default() }, comm.size()).map_err(failure!())?;
-    Ok(Some(Arc::new(Parallel::new(comm, mesh, device).map_err(failure!())?)))
+    let axes = &config.parallel;
+    let [tp, pp, cp, ep, etp] = [axes.tp, axes.pp, axes.cp, axes.ep, axes.etp].map(|axis| axis as usize);
+    let mesh = Mesh::new(Layout { tp, cp, dp, pp, ep, etp }, comm.size()).map_err(failure!())?;
+    let parallel = Parallel::new(comm, mesh, device).map_err(failure!())?;
+    Ok(Some(Arc::new(parallel.with_pipeline(axes.pipeline()))))
 }
 
 /// What can be said of `[parallel]` before there is a world: whether the model can be shared out like that.
@@ -222,8 +223,8 @@ fn check_layout(config: &RunConfig) -> Result<(), Failure> {
 /// The layout of the smallest world of the configuration.
 fn plan_layout(config: &RunConfig) -> PlanLayout {
     let parallel = &config.parallel;
-    let [tp, ep, etp] = [parallel.tp, parallel.ep, parallel.etp].map(|size| size as usize);
-    PlanLayout { tp, ep, etp, dp: parallel.fewest_data_parallel(), ..PlanLayout::SINGLE }
+    let [tp, cp, ep, etp] = [parallel.tp, parallel.cp, parallel.ep, parallel.etp].map(|size| size as usize);
+    PlanLayout { tp, pipeline: parallel.pipeline(), cp, ep, etp, dp: parallel.fewest_data_parallel() }
 }
 
 /// Log-probs of another vocabulary cannot be compared.

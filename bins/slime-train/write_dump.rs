@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use slime_cli::Failure;
-use slime_model::ParamStore;
+use slime_model::{ParamStore, WholeTensors};
 use slime_trainer::StepMetrics;
 use slime_weights::WeightWriter;
 use tch::Tensor;
@@ -21,10 +21,12 @@ pub fn write_dump(
     dump: &Path,
     params: &ParamStore,
     steps: &[StepMetrics],
-    grads: &[(String, Tensor)],
+    grads: Option<&[(String, Tensor)]>,
 ) -> Result<(), Failure> {
     if !is_writer(params) {
-        each_tensor(params, grads, |_, _| Ok(()))?;
+        if let Some(grads) = grads {
+            each_tensor(params.whole_gradients(grads), |_, _| Ok(()))?;
+        }
         return send_weights(params);
     }
     let is_new = !dump.exists();
@@ -41,10 +43,12 @@ fn fill(
     dump: &Path,
     params: &ParamStore,
     steps: &[StepMetrics],
-    grads: &[(String, Tensor)],
+    grads: Option<&[(String, Tensor)]>,
 ) -> Result<(), Failure> {
-    write_safetensors(dump, "grads", params, grads)?;
-    write_safetensors(dump, "weights", params, &params.by_storage())?;
+    // While a critic learns alone, the policy has none.
+    let grads = grads.map(|grads| params.whole_gradients(grads));
+    write_safetensors(dump, "grads", grads)?;
+    write_safetensors(dump, "weights", Some(params.whole_tensors()))?;
     let named = |step| -> Map<String, Value> {
         numbers(step).into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
     };
@@ -64,8 +68,7 @@ fn fill(
 fn write_safetensors(
     dump: &Path,
     name: &str,
-    params: &ParamStore,
-    tensors: &[(String, Tensor)],
+    tensors: Option<WholeTensors<'_>>,
 ) -> Result<(), Failure> {
     let folder = dump.join(format!(".{name}.parts"));
     let path = dump.join(format!("{name}.safetensors"));
@@ -73,9 +76,11 @@ fn write_safetensors(
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(io)?;
     }
-    let all = specs(params, tensors)?;
+    let all = tensors.as_ref().map_or(Ok(Vec::new()), specs)?;
     let mut writer = WeightWriter::create(&folder, all, usize::MAX).map_err(failure!())?;
-    each_tensor(params, tensors, |name, bytes| writer.write(name, bytes).map_err(failure!()))?;
+    if let Some(tensors) = tensors {
+        each_tensor(tensors, |name, bytes| writer.write(name, bytes).map_err(failure!()))?;
+    }
     writer.finish().map_err(failure!())?;
     fs::rename(folder.join("model.safetensors"), &path).map_err(io)?;
     fs::remove_dir_all(&folder).map_err(io)

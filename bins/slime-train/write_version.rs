@@ -27,9 +27,9 @@ pub fn write_version(
     let params = model.params();
     let path = paths::weights(place);
     let carried = Carried::of(model, origin)?;
-    let all = [specs(params, &params.by_storage())?, carried.specs.clone()].concat();
+    let all = [specs(&params.whole_tensors())?, carried.specs.clone()].concat();
     let mut writer = DiskWriter::create(run.join(&path), all).map_err(failure!())?;
-    each_tensor(params, &params.by_storage(), |name, bytes| writer.write(name, bytes).map_err(failure!()))?;
+    each_tensor(params.whole_tensors(), |name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     carried.write(|name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     for (name, bytes) in side_files(origin, model.params().kind())? {
         writer.add_file(&name, &bytes).map_err(failure!())?;

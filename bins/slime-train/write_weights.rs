@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use slime_cli::Failure;
-use slime_model::{Model, ParamStore, WholeSpec};
+use slime_model::{Model, ParamStore, WholeSpec, WholeTensors};
 use slime_torch::bytes_of;
 use slime_weights::{Dtype, MAX_SHARD_BYTES, TensorSpec, WeightWriter};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind};
 
 use crate::failure;
 use crate::read_carried::Carried;
@@ -20,11 +20,11 @@ pub fn write_weights(output: &Path, model: &Model, origin: &Path) -> Result<(), 
         return send_weights(params);
     }
     let carried = Carried::of(model, origin)?;
-    let own = specs(params, &params.by_storage())?;
+    let own = specs(&params.whole_tensors())?;
     let num_tensors = own.len() + carried.specs.len();
     let all = [own, carried.specs.clone()].concat();
     let mut writer = WeightWriter::create(output, all, MAX_SHARD_BYTES).map_err(failure!())?;
-    each_tensor(params, &params.by_storage(), |name, bytes| writer.write(name, bytes).map_err(failure!()))?;
+    each_tensor(params.whole_tensors(), |name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     carried.write(|name, bytes| writer.write(name, bytes).map_err(failure!()))?;
     for (name, bytes) in side_files(origin, model.params().kind())? {
         writer.add_file(&name, &bytes).map_err(failure!())?;
@@ -41,11 +41,11 @@ pub fn is_writer(params: &ParamStore) -> bool {
 
 /// Sends what this rank holds of a split model to the one that writes it.
 pub fn send_weights(params: &ParamStore) -> Result<(), Failure> {
-    each_tensor(params, &params.by_storage(), |_, _| Ok(()))
+    each_tensor(params.whole_tensors(), |_, _| Ok(()))
 }
 
-/// What a writer has to know of the whole tensors that `tensors`, parameters or gradients by storage, are parts of.
-pub fn specs(params: &ParamStore, tensors: &[(String, Tensor)]) -> Result<Vec<TensorSpec>, Failure> {
+/// What a writer has to know of `tensors`.
+pub fn specs(tensors: &WholeTensors<'_>) -> Result<Vec<TensorSpec>, Failure> {
     let spec = |WholeSpec { name, shape, kind }: WholeSpec| {
         let dtype = match kind {
             Kind::Float => Dtype::F32,
@@ -54,16 +54,15 @@ pub fn specs(params: &ParamStore, tensors: &[(String, Tensor)]) -> Result<Vec<Te
         };
         Ok(TensorSpec { name, dtype, shape })
     };
-    params.tensor_specs(tensors).into_iter().map(spec).collect()
+    tensors.specs().into_iter().map(spec).collect()
 }
 
 /// Hands the bytes of every whole tensor to `write`, in order; of a split model on rank 0 alone.
 pub fn each_tensor(
-    params: &ParamStore,
-    tensors: &[(String, Tensor)],
+    tensors: WholeTensors<'_>,
     mut write: impl FnMut(&str, &[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    for whole in params.whole_tensors(tensors) {
+    for whole in tensors {
         let (name, tensor) = whole.map_err(failure!())?;
         if let Some(tensor) = tensor {
             let host = tensor.to_device(Device::Cpu).contiguous();

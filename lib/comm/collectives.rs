@@ -160,6 +160,12 @@ pub trait Collectives: Communicator {
         self.exchange(u16::from(tag) + 1, &[Outgoing { to, data: bytemuck::cast_slice(data) }], &mut [])
     }
 
+    /// As [`Self::send`], without waiting for the receiver: `data` may be used again at once.
+    fn send_later<T: Element>(&self, data: &[T], to: usize, tag: u8) -> Result<()> {
+        check_rank("send", to, self.size())?;
+        self.post(u16::from(tag) + 1, &Outgoing { to, data: bytemuck::cast_slice(data) })
+    }
+
     /// Fills `data` with the next message of `from` with this tag.
     fn recv<T: Element>(&self, data: &mut [T], from: usize, tag: u8) -> Result<()> {
         check_rank("recv", from, self.size())?;

@@ -43,6 +43,9 @@ pub trait Communicator: Send + Sync {
     /// received within the same call.
     fn exchange(&self, tag: u16, out: &[Outgoing<'_>], into: &mut [Incoming<'_>]) -> Result<()>;
 
+    /// Hands `message` over for one rank and returns at once, whether that rank is waiting for it or not.
+    fn post(&self, tag: u16, message: &Outgoing<'_>) -> Result<()>;
+
     /// Returns when every rank of the group has called it; sleeps while it waits.
     fn barrier(&self) -> Result<()>;
 

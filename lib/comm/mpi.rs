@@ -100,6 +100,14 @@ impl Communicator for Mpi {
         self.plugin.check("exchange", code)
     }
 
+    fn post(&self, tag: u16, message: &Outgoing<'_>) -> Result<()> {
+        let data = message.data.as_ptr().cast_mut().cast();
+        let part = Part { data, len: message.data.len(), peer: self.peer(message.to)? };
+        // SAFETY: the part describes a borrowed slice, which the plug-in copies before it returns.
+        let code = unsafe { (self.plugin.post)(self.handle, c_int::from(tag), &raw const part) };
+        self.plugin.check("post", code)
+    }
+
     fn barrier(&self) -> Result<()> {
         // SAFETY: the handle is live.
         let code = unsafe { (self.plugin.barrier)(self.handle) };

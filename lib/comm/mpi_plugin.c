@@ -55,7 +55,7 @@ static int wrap(MPI_Comm comm, void **handle, int *rank, int *size) {
     return rc;
 }
 
-int slime_mpi_abi(void) { return 1; }
+int slime_mpi_abi(void) { return 2; }
 
 int slime_mpi_init(void **world, int *rank, int *size) {
     int provided = 0;
@@ -179,12 +179,74 @@ int slime_mpi_exchange(void *comm, int tag, int num_out, const struct slime_part
     return rc;
 }
 
+// A message on its way whose sender has gone on: the copy lives until MPI has sent it.
+struct posted {
+    struct posted *next;
+    MPI_Request *requests;
+    int *expected;
+    int used;
+    char data[];
+};
+
+static struct posted *posted_first = NULL;
+
+// Frees what has been sent, under the lock; MPI makes headway with the rest meanwhile.
+static int reap(void) {
+    for (struct posted **at = &posted_first; *at != NULL;) {
+        struct posted *message = *at;
+        int all = 1;
+        for (int i = 0; i < message->used && all; i++) {
+            if (message->requests[i] == MPI_REQUEST_NULL) continue;
+            int rc = MPI_Test(&message->requests[i], &all, MPI_STATUS_IGNORE);
+            if (rc != MPI_SUCCESS) return rc;
+        }
+        if (all) {
+            *at = message->next;
+            free(message->requests);
+            free(message->expected);
+            free(message);
+        } else {
+            at = &message->next;
+        }
+    }
+    return MPI_SUCCESS;
+}
+
+int slime_mpi_post(void *comm, int tag, const struct slime_part *part) {
+    struct posted *message = malloc(sizeof *message + part->len);
+    if (message == NULL) return SLIME_MEMORY;
+    *message = (struct posted){NULL, malloc(pieces(part->len) * sizeof(MPI_Request)),
+                               malloc(pieces(part->len) * sizeof(int)), 0};
+    if (message->requests == NULL || message->expected == NULL) {
+        free(message->requests);
+        free(message->expected);
+        free(message);
+        return SLIME_MEMORY;
+    }
+    if (part->len > 0) memcpy(message->data, part->data, part->len);
+    struct slime_part copy = {message->data, part->len, part->peer};
+    pthread_mutex_lock(&lock);
+    int rc = start(*(MPI_Comm *)comm, tag, &copy, 1, message->requests, message->expected, &message->used);
+    // Also after an error: what was started may still read the copy.
+    message->next = posted_first;
+    posted_first = message;
+    if (rc == MPI_SUCCESS) rc = reap();
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
 // MPI_Comm_free is collective and ranks drop in any order: the communicator itself lives until MPI_Finalize.
 void slime_mpi_free(void *comm) { free(comm); }
 
 int slime_mpi_finalize(void) {
     pthread_mutex_lock(&lock);
-    int rc = MPI_Finalize();
+    // Everybody has taken what was posted before anybody comes here.
+    int rc = reap();
+    for (int round = 0; rc == MPI_SUCCESS && posted_first != NULL; round += round < INT_MAX) {
+        pause_for(round, EXCHANGE_SLEEP_NS);
+        rc = reap();
+    }
+    if (rc == MPI_SUCCESS) rc = MPI_Finalize();
     pthread_mutex_unlock(&lock);
     return rc;
 }

@@ -9,7 +9,7 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use crate::{Error, Result};
 
 /// The version `slime_mpi_abi` must return.
-const ABI: c_int = 1;
+const ABI: c_int = 2;
 const NAME: &str = "libslime_mpi.so";
 
 /// `struct slime_part` of `mpi_plugin.c`.
@@ -30,6 +30,7 @@ pub(crate) struct Plugin {
     pub init: World,
     pub split: Split,
     pub exchange: Exchange,
+    pub post: unsafe extern "C" fn(*mut c_void, c_int, *const Part) -> c_int,
     pub barrier: unsafe extern "C" fn(*mut c_void) -> c_int,
     pub free: unsafe extern "C" fn(*mut c_void),
     pub finalize: unsafe extern "C" fn() -> c_int,
@@ -66,6 +67,7 @@ impl Plugin {
             init: symbol!(b"slime_mpi_init\0"),
             split: symbol!(b"slime_mpi_split\0"),
             exchange: symbol!(b"slime_mpi_exchange\0"),
+            post: symbol!(b"slime_mpi_post\0"),
             barrier: symbol!(b"slime_mpi_barrier\0"),
             free: symbol!(b"slime_mpi_free\0"),
             finalize: symbol!(b"slime_mpi_finalize\0"),

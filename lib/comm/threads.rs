@@ -70,6 +70,12 @@ pub struct Threads {
 struct Abort(u8);
 
 impl Threads {
+    /// The place in the world of a rank of this group.
+    fn member(&self, rank: usize) -> Result<usize> {
+        let size = self.members.len();
+        self.members.get(rank).copied().ok_or(Error::Rank { call: "exchange", rank, size })
+    }
+
     /// Runs `body` on `size` threads and returns their results in rank order. A rank that aborts or panics wakes
     /// its waiting peers with an error, and so does one that returns while a peer still waits for it; an abort,
     /// else the panic of the lowest rank, is the error of the call.
@@ -156,25 +162,25 @@ impl Communicator for Threads {
     }
 
     fn exchange(&self, tag: u16, out: &[Outgoing<'_>], into: &mut [Incoming<'_>]) -> Result<()> {
-        let member = |rank: usize| {
-            let size = self.members.len();
-            self.members.get(rank).copied().ok_or(Error::Rank { call: "exchange", rank, size })
-        };
+        // A message waits in the mailbox of its receiver, so none has to be taken before the next is sent.
+        out.iter().try_for_each(|message| self.post(tag, message))?;
         let me = self.members[self.rank];
-        for message in out {
-            let mailbox = &self.world.mailboxes[member(message.to)?];
-            let key = (self.group, me, tag);
-            lock(&mailbox.inbox).messages.entry(key).or_default().push_back(message.data.to_vec());
-            mailbox.changed.notify_all();
-        }
         for buffer in into {
-            let message = self.world.receive(me, self.group, member(buffer.from)?, tag)?;
+            let message = self.world.receive(me, self.group, self.member(buffer.from)?, tag)?;
             if message.len() != buffer.data.len() {
                 let (from, expected, got) = (buffer.from, buffer.data.len(), message.len());
                 return Err(Error::Message { from, expected, got });
             }
             buffer.data.copy_from_slice(&message);
         }
+        Ok(())
+    }
+
+    fn post(&self, tag: u16, message: &Outgoing<'_>) -> Result<()> {
+        let mailbox = &self.world.mailboxes[self.member(message.to)?];
+        let key = (self.group, self.members[self.rank], tag);
+        lock(&mailbox.inbox).messages.entry(key).or_default().push_back(message.data.to_vec());
+        mailbox.changed.notify_all();
         Ok(())
     }
 

@@ -297,7 +297,7 @@ impl DecodeSteps {
                 tables_nb: &views.tables_nb,
                 block_size: self.block_size,
             };
-            decode_inputs::serve(tokens, model.embed(), model.rope().inv_freq(), &inputs)?;
+            decode_inputs::serve(tokens, model.embed()?, model.rope().inv_freq(), &inputs)?;
             self.workspace.reset();
             let rows_n = few(&self.numbers_n)?;
             let decode = Items {

@@ -108,6 +108,11 @@ impl Layer {
         }
     }
 
+    /// How the names of its storages begin.
+    pub(crate) fn prefix(&self) -> String {
+        format!("layers.{}.", self.at)
+    }
+
     /// The products of the layer, to be packed or unpacked.
     pub(crate) fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         [&mut self.qkv, &mut self.o_proj].into_iter().chain(self.mlp.linears_mut())

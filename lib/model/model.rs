@@ -1,6 +1,8 @@
 //! A decoder: embedding, layers, final norm and output head. Suffixes: t tokens, d hidden size, r rows, v vocabulary.
 
-use slime_config::HfConfig;
+use std::ops::Range;
+
+use slime_config::{HfConfig, PipelineStage};
 use tch::{Kind, Tensor};
 
 use crate::mtp::Mtp;
@@ -16,16 +18,26 @@ use crate::{Context, Error, Layer, ParamStore, Result, Rope, Workspace};
 pub struct Model {
     config: HfConfig,
     params: ParamStore,
-    embed_vd: Tensor,
+    /// Where the embedding is: a first stage, and a last one that reads it too.
+    embed_vd: Option<Tensor>,
     layers: Vec<Layer>,
-    final_norm_d: Tensor,
-    head: Linear,
-    value_head: Option<Linear>,
-    mtp: Option<Mtp>,
+    /// Which of them form the runs of this stage.
+    runs: Vec<Range<usize>>,
+    /// What stands behind the last layer, on a last stage.
+    end: Option<End>,
     rope: Rope,
     sequence: Sequence,
     /// Which ids embedding and head have, where the vocabulary is split.
     shard: Option<Shard>,
+}
+
+/// What stands behind the last layer.
+#[derive(Debug)]
+struct End {
+    final_norm_d: Tensor,
+    head: Linear,
+    value_head: Option<Linear>,
+    mtp: Option<Mtp>,
 }
 
 impl Model {
@@ -34,16 +46,20 @@ impl Model {
     /// # Errors
     /// A storage of the family is missing in `params`.
     pub fn new(config: HfConfig, params: ParamStore) -> Result<Self> {
-        let embed_vd = params.get("embed")?;
-        let head_vd =
-            if config.tie_word_embeddings { embed_vd.shallow_clone() } else { params.get("head")? };
-        let layers = (0..config.num_hidden_layers)
-            .map(|at| Layer::new(&params, &config, at))
-            .collect::<Result<Vec<_>>>()?;
+        let stage = params.place().stage;
+        let embed_vd = params.find("embed");
+        if stage.is_first() {
+            let _ = params.get("embed")?;
+        }
+        let (mut layers, mut runs) = (Vec::new(), Vec::new());
+        for run in stage.layers(config.num_hidden_layers) {
+            runs.push(layers.len()..layers.len() + run.len());
+            for at in run {
+                layers.push(Layer::new(&params, &config, at)?);
+            }
+        }
         let rope = Rope::new(&config, params.kind(), params.device())?;
-        let (head, final_norm_d) = (Linear::new(head_vd, None), params.get("final_norm")?);
-        let value_head = params.find("score").map(|weight| Linear::new(weight, params.find("score_bias")));
-        let mtp = Mtp::new(&params, &config)?;
+        let end = if stage.is_last() { Some(End::new(&params, &config)?) } else { None };
         let (sequence, tp) = (params.sequence(), params.place().tp);
         let shard = sequence.group().map(|group| Shard {
             start: tp.of(config.vocab_size).start as i64,
@@ -52,19 +68,7 @@ impl Model {
             // The gather of the hidden states adds them up, row by row.
             sums_hidden_grad: false,
         });
-        Ok(Self {
-            config,
-            params,
-            embed_vd,
-            layers,
-            final_norm_d,
-            head,
-            value_head,
-            mtp,
-            rope,
-            sequence,
-            shard,
-        })
+        Ok(Self { config, params, embed_vd, layers, runs, end, rope, sequence, shard })
     }
 
     /// The architecture.
@@ -94,7 +98,8 @@ impl Model {
     }
 
     fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        self.layers.iter_mut().flat_map(Layer::linears_mut).chain([&mut self.head])
+        let head = self.end.iter_mut().map(|end| &mut end.head);
+        self.layers.iter_mut().flat_map(Layer::linears_mut).chain(head)
     }
 
     /// The hidden states `[t, d]` after the final norm of `tokens_t` (i64, on the device of the model).
@@ -102,29 +107,17 @@ impl Model {
     /// # Errors
     /// The context describes another number of tokens, a token is outside the vocabulary, or libtorch has no room.
     pub fn forward(&self, context: &mut Context<'_>, tokens_t: &Tensor) -> Result<Tensor> {
-        Ok(self.run(context, tokens_t, |_, _| Ok(()))?.1)
-    }
-
-    /// The residual `[t, d]` behind the last layer (of a split model, of this rank's share of the tokens), and what
-    /// [`Self::forward`] gives.
-    ///
-    /// # Errors
-    /// As [`Self::forward`].
-    pub fn forward_with_residual(
-        &self,
-        context: &mut Context<'_>,
-        tokens_t: &Tensor,
-    ) -> Result<(Tensor, Tensor)> {
-        self.run(context, tokens_t, |_, _| Ok(()))
+        let (cos_sin, x_td) = self.begin(context, tokens_t)?;
+        self.forward_layers(context, x_td, &cos_sin)
     }
 
     /// Whether the model predicts the token after the next one.
     pub fn has_mtp(&self) -> bool {
-        self.mtp.is_some()
+        self.end.as_ref().is_some_and(|end| end.mtp.is_some())
     }
 
     /// Log-probs `[r]` of the tokens `targets_r` (i64) after the next ones. `residual_td` is what
-    /// [`Self::forward_with_residual`] gives for a pass of `num_tokens` tokens; of them `sources_t` (i64) are the tokens of
+    /// [`Self::forward_run`] gives behind the last layer for a pass of `num_tokens` tokens; of them `sources_t` (i64) are the tokens of
     /// `context`, `next_t` (i64) the token after each of these, `rows_r` (i64) the tokens of `context` that predict. Gradients reach the layer for further tokens alone: residual, embedding and head are taken as they are.
     ///
     /// # Errors
@@ -137,15 +130,16 @@ impl Model {
         (rows_r, targets_r): (&Tensor, &Tensor),
     ) -> Result<Tensor> {
         let missing = || Error::MissingStorage { name: "mtp.input_proj".to_owned() };
-        let mtp = self.mtp.as_ref().ok_or_else(missing)?;
+        let End { mtp, head, .. } = self.end()?;
+        let mtp = mtp.as_ref().ok_or_else(missing)?;
         let cos_sin = self.rope.cos_sin(context.positions())?;
         let residual_td = self.sequence.gather(&residual_td.f_detach()?, num_tokens)?;
         let residual_td = residual_td.f_index_select(0, &self.sequence.own(sources_t)?)?;
-        let next_td = self.embedded(&self.embed_vd.f_detach()?, next_t)?;
+        let next_td = self.embedded(&self.embed()?.f_detach()?, next_t)?;
         let hidden_td = mtp.forward(context, &residual_td, &next_td, &cos_sin)?;
         let hidden_td = self.sequence.gather(&hidden_td, context.num_tokens())?;
         let hidden_rd = hidden_td.f_index_select(0, rows_r)?;
-        let head_vd = self.head.weight().f_detach()?;
+        let head_vd = head.weight().f_detach()?;
         Ok(self.log_probs_under(&head_vd, &hidden_rd, targets_r, &Shaping::at(1.0))?.0)
     }
 
@@ -170,14 +164,15 @@ impl Model {
         }
     }
 
-    /// The residual `[t, d]` before every layer (of a split model, of this rank's share of the tokens), then the hidden states after the final norm: what a comparison with
-    /// another implementation looks at.
+    /// The residual `[t, d]` before every layer (of a split model, of this rank's share of the tokens), then the hidden states
+    /// after the final norm: what a comparison with another implementation looks at. The model has all its layers.
     ///
     /// # Errors
     /// As [`Self::forward`].
     pub fn hidden_states(&self, context: &mut Context<'_>, tokens_t: &Tensor) -> Result<Vec<Tensor>> {
         let mut states = Vec::with_capacity(self.layers.len() + 1);
-        let (_, last) = self.run(context, tokens_t, |x_td, delta_td| {
+        let (cos_sin, x_td) = self.begin(context, tokens_t)?;
+        let (x_td, delta_td) = self.run_layers(context, 0, x_td, &cos_sin, |x_td, delta_td| {
             // A copy: a layer may add into the memory of its residual.
             states.push(match delta_td {
                 Some(delta_td) => x_td.f_add(delta_td)?,
@@ -185,19 +180,8 @@ impl Model {
             });
             Ok(())
         })?;
-        states.push(last);
+        states.push(self.finish(context, x_td, delta_td.as_ref())?.1);
         Ok(states)
-    }
-
-    /// The residual behind the last layer and its norm; `look` sees residual and delta before every layer.
-    fn run(
-        &self,
-        context: &mut Context<'_>,
-        tokens_t: &Tensor,
-        look: impl FnMut(&Tensor, Option<&Tensor>) -> Result<()>,
-    ) -> Result<(Tensor, Tensor)> {
-        let (cos_sin, x_td) = self.begin(context, tokens_t)?;
-        self.run_layers(context, x_td, &cos_sin, look)
     }
 
     /// The angles of the tokens, and rows of the embedding for this rank's share of them.
@@ -211,22 +195,26 @@ impl Model {
             return Err(Error::Context { what: "tokens of a forward pass", expected, got });
         }
         let cos_sin = self.rope.cos_sin(context.positions())?;
-        Ok((cos_sin, self.embedded(&self.embed_vd, tokens_t)?))
+        Ok((cos_sin, self.embedded(self.embed()?, tokens_t)?))
     }
 
-    /// The layers, in order.
-    pub(crate) fn layers(&self) -> &[Layer] {
-        &self.layers
+    /// The layers of a run, in order; with the number of the first among those of this rank.
+    pub(crate) fn layers_of(&self, run: usize) -> Result<(usize, &[Layer])> {
+        let (expected, got) = (self.runs.len(), run);
+        let range = self.runs.get(run).ok_or(Error::Context { what: "runs of layers", expected, got })?;
+        Ok((range.start, self.layers.get(range.clone()).unwrap_or_default()))
     }
 
-    /// The weight of the norm behind the last layer.
-    pub(crate) fn final_norm(&self) -> &Tensor {
-        &self.final_norm_d
+    /// Whether anything of a layer of this rank is trained, counted from its first.
+    pub(crate) fn is_trained(&self, at: usize) -> bool {
+        let Some(prefix) = self.layers.get(at).map(Layer::prefix) else { return false };
+        let mut own = self.params.trained().filter(|(spec, _)| spec.name.starts_with(&prefix));
+        own.any(|(_, tensor)| tensor.requires_grad())
     }
 
-    /// All ranks' rows of what each has its share of.
-    pub(crate) fn gathered(&self, own_td: &Tensor, num_tokens: usize) -> Result<Tensor> {
-        self.sequence.gather(own_td, num_tokens)
+    /// Runs of layers that this rank has: one, or several where stages of a pipeline interleave.
+    pub fn num_runs(&self) -> usize {
+        self.runs.len()
     }
 
     /// What [`Self::forward`] gives, from rows `[t, d]` of the embedding and their angles, as `Rope::cos_sin` makes them.
@@ -236,25 +224,53 @@ impl Model {
         x_td: Tensor,
         cos_sin: &(Tensor, Tensor),
     ) -> Result<Tensor> {
-        Ok(self.run_layers(context, x_td, cos_sin, |_, _| Ok(()))?.1)
+        let (x_td, delta_td) = self.run_layers(context, 0, x_td, cos_sin, |_, _| Ok(()))?;
+        Ok(self.finish(context, x_td, delta_td.as_ref())?.1)
     }
 
-    fn run_layers(
+    /// Residual and delta behind a run of layers; `look` sees both before every layer.
+    pub(crate) fn run_layers(
         &self,
         context: &mut Context<'_>,
+        run: usize,
         mut x_td: Tensor,
         cos_sin: &(Tensor, Tensor),
         mut look: impl FnMut(&Tensor, Option<&Tensor>) -> Result<()>,
-    ) -> Result<(Tensor, Tensor)> {
+    ) -> Result<(Tensor, Option<Tensor>)> {
         let mut delta_td = None;
-        for layer in &self.layers {
+        for layer in self.layers_of(run)?.1 {
             look(&x_td, delta_td.as_ref())?;
             let (x, delta) = layer.forward(context, x_td, delta_td.as_ref(), cos_sin)?;
             (x_td, delta_td) = (x, Some(delta));
         }
+        Ok((x_td, delta_td))
+    }
+
+    /// From residual and delta behind the last layer: the residual, and the hidden states `[t, d]` after the final norm.
+    pub(crate) fn finish(
+        &self,
+        context: &Context<'_>,
+        x_td: Tensor,
+        delta_td: Option<&Tensor>,
+    ) -> Result<(Tensor, Tensor)> {
         let (eps, workspace) = (self.config.rms_norm_eps, context.workspace());
-        let (x_td, hidden_td) = add_norm(&workspace, x_td, delta_td.as_ref(), &self.final_norm_d, eps)?;
+        let (x_td, hidden_td) = add_norm(&workspace, x_td, delta_td, &self.end()?.final_norm_d, eps)?;
         Ok((x_td, self.sequence.gather(&hidden_td, context.num_tokens())?))
+    }
+
+    /// What stands behind the last layer.
+    fn end(&self) -> Result<&End> {
+        self.end.as_ref().ok_or_else(|| Error::MissingStorage { name: "final_norm".to_owned() })
+    }
+
+    /// This rank's stage of the pipeline.
+    pub fn stage(&self) -> PipelineStage {
+        self.params.place().stage
+    }
+
+    /// Rows that this rank passes on of a pass over `num_tokens` tokens.
+    pub fn num_own_rows(&self, num_tokens: usize) -> usize {
+        self.sequence.range(num_tokens).len()
     }
 
     /// Bytes that a layer leaves in a workspace for `num_rows` tokens.
@@ -268,8 +284,8 @@ impl Model {
     }
 
     /// Rows of the embedding, `[v, d]`.
-    pub(crate) fn embed(&self) -> &Tensor {
-        &self.embed_vd
+    pub(crate) fn embed(&self) -> Result<&Tensor> {
+        self.embed_vd.as_ref().ok_or_else(|| Error::MissingStorage { name: "embed".to_owned() })
     }
 
     /// The rotary frequencies.
@@ -279,7 +295,7 @@ impl Model {
 
     /// [`Self::logits`] into `logits_rv` (f32), without gradient; on a GPU.
     pub(crate) fn logits_into(&self, hidden_rd: &Tensor, logits_rv: &Tensor) -> Result<()> {
-        head_log_probs::product_to(logits_rv, hidden_rd, self.head.weight())
+        head_log_probs::product_to(logits_rv, hidden_rd, self.end()?.head.weight())
     }
 
     /// The logits `[r, v]` in f32 (f64 for f64 models) of hidden states after the final norm; of a split model those of the
@@ -288,10 +304,11 @@ impl Model {
     /// # Errors
     /// The shapes do not fit.
     pub fn logits(&self, hidden_rd: &Tensor) -> Result<Tensor> {
+        let head = &self.end()?.head;
         if self.params.device().is_cuda() {
-            return head_log_probs::product(hidden_rd, self.head.weight());
+            return head_log_probs::product(hidden_rd, head.weight());
         }
-        let logits_rv = self.head.forward(&Workspace::default(), hidden_rd)?;
+        let logits_rv = head.forward(&Workspace::default(), hidden_rd)?;
         Ok(if logits_rv.kind() == Kind::Double { logits_rv } else { logits_rv.f_to_kind(Kind::Float)? })
     }
 
@@ -305,7 +322,7 @@ impl Model {
         targets_r: &Tensor,
         shaping: &Shaping<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        self.log_probs_under(self.head.weight(), hidden_rd, targets_r, shaping)
+        self.log_probs_under(self.end()?.head.weight(), hidden_rd, targets_r, shaping)
     }
 
     /// A loss on those log-probs and entropies that is a sum over rows, with its gradients, in three products where
@@ -320,13 +337,8 @@ impl Model {
         shaping: &Shaping<'_>,
         slopes: &mut dyn FnMut(Rows<'_>) -> std::result::Result<Slopes, E>,
     ) -> std::result::Result<Fused, E> {
-        head_log_probs::fused(
-            hidden_rd,
-            self.head.weight(),
-            targets_r,
-            (shaping, self.shard.as_ref()),
-            slopes,
-        )
+        let weight_vd = self.end()?.head.weight();
+        head_log_probs::fused(hidden_rd, weight_vd, targets_r, (shaping, self.shard.as_ref()), slopes)
     }
 
     /// The exact divergence `KL(self || reference)` `[r]` of the next token's distributions at `temperature`, of the hidden
@@ -341,14 +353,14 @@ impl Model {
         ref_hidden_rd: &Tensor,
         temperature: f64,
     ) -> Result<Tensor> {
-        let policy = kl::Head { hidden_rd, weight_vd: self.head.weight() };
-        let reference = kl::Head { hidden_rd: ref_hidden_rd, weight_vd: reference.head.weight() };
+        let policy = kl::Head { hidden_rd, weight_vd: self.end()?.head.weight() };
+        let reference = kl::Head { hidden_rd: ref_hidden_rd, weight_vd: reference.end()?.head.weight() };
         kl::train(policy, reference, temperature, self.shard.as_ref())
     }
 
     /// Whether the model gives hidden states a number.
     pub fn has_value_head(&self) -> bool {
-        self.value_head.is_some()
+        self.end.as_ref().is_some_and(|end| end.value_head.is_some())
     }
 
     /// The number `[r]` of each hidden state after the final norm, in f32 (f64 for f64 models): a critic's value or a
@@ -357,12 +369,24 @@ impl Model {
     /// # Errors
     /// The model has no such head, or the shapes do not fit.
     pub fn values(&self, hidden_rd: &Tensor) -> Result<Tensor> {
-        let head = self.value_head.as_ref();
+        let head = self.end()?.value_head.as_ref();
         let head = head.ok_or_else(|| Error::MissingStorage { name: "score".to_owned() })?;
         // Rows are shared out like tokens, so that this head's gradients are a sum over the ranks like all others.
         let (own_rd, num_rows) = (self.sequence.own(hidden_rd)?, hidden_rd.size2()?.0 as usize);
         let values_r1 = head.forward(&Workspace::default(), &own_rd)?;
         let values_r = self.sequence.gather_alike(&values_r1, num_rows)?.f_squeeze_dim(1)?;
         Ok(if values_r.kind() == Kind::Double { values_r } else { values_r.f_to_kind(Kind::Float)? })
+    }
+}
+
+impl End {
+    fn new(params: &ParamStore, config: &HfConfig) -> Result<Self> {
+        let head_vd = params.get(if config.tie_word_embeddings { "embed" } else { "head" })?;
+        Ok(Self {
+            final_norm_d: params.get("final_norm")?,
+            head: Linear::new(head_vd, None),
+            value_head: params.find("score").map(|weight| Linear::new(weight, params.find("score_bias"))),
+            mtp: Mtp::new(params, config)?,
+        })
     }
 }

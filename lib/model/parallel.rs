@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use slime_comm::{Axis, Communicator, Mesh};
+use slime_config::{HfConfig, Pipeline, PipelineStage};
 use slime_torch::Group;
-use slime_weights::{Place, Share};
+use slime_weights::{Place, Share, StorageSpec, is_of_stage};
 use tch::Device;
 
 use crate::Result;
@@ -15,12 +16,15 @@ use crate::Result;
 pub struct Parallel {
     world: Arc<dyn Communicator>,
     mesh: Mesh,
+    pipeline: Pipeline,
     /// Ranks that share heads, widths, vocabulary and tokens.
     pub(crate) tp: Group,
     /// Ranks that have the experts between them.
     pub(crate) ep: Group,
     /// Ranks that share the width of an expert.
     pub(crate) etp: Group,
+    /// Ranks that have the layers between them.
+    pp: Group,
 }
 
 impl fmt::Debug for Parallel {
@@ -30,14 +34,21 @@ impl fmt::Debug for Parallel {
 }
 
 impl Parallel {
-    /// Collective over `world`: this rank's groups of `mesh`, for tensors on `device`.
+    /// Collective over `world`: this rank's groups of `mesh`, for tensors on `device`; stages have equal numbers of layers.
     ///
     /// # Errors
     /// A mesh of another number of ranks, or ranks that cannot meet.
     pub fn new(world: &Arc<dyn Communicator>, mesh: Mesh, device: Device) -> Result<Self> {
         let group = |axis| Ok::<_, crate::Error>(Group::new(mesh.split(&**world, axis)?, device)?);
         let (tp, ep, etp) = (group(Axis::Tp)?, group(Axis::Ep)?, group(Axis::Etp)?);
-        Ok(Self { world: world.clone(), mesh, tp, ep, etp })
+        let (pp, pipeline) = (group(Axis::Pp)?, Pipeline::even(mesh.axis_size(Axis::Pp)));
+        Ok(Self { world: world.clone(), mesh, pipeline, tp, ep, etp, pp })
+    }
+
+    /// The same with the layers dealt out to the stages like this.
+    #[must_use]
+    pub fn with_pipeline(self, pipeline: Pipeline) -> Self {
+        Self { pipeline, ..self }
     }
 
     /// All ranks.
@@ -50,10 +61,20 @@ impl Parallel {
         self.mesh
     }
 
+    /// The ranks that have the layers between them, in the order of the stages.
+    pub fn pp(&self) -> &Group {
+        &self.pp
+    }
+
+    /// The stage of a rank of the world.
+    pub fn stage(&self, rank: usize) -> PipelineStage {
+        PipelineStage { rank: self.mesh.coordinate(Axis::Pp, rank), pipeline: self.pipeline }
+    }
+
     /// What of the model a rank of the world holds.
     pub fn place(&self, rank: usize) -> Place {
         let share = |axis| Share { rank: self.mesh.coordinate(axis, rank), size: self.mesh.axis_size(axis) };
-        Place { tp: share(Axis::Tp), ep: share(Axis::Ep), etp: share(Axis::Etp) }
+        Place { tp: share(Axis::Tp), ep: share(Axis::Ep), etp: share(Axis::Etp), stage: self.stage(rank) }
     }
 
     /// What of the model this rank holds.
@@ -61,9 +82,12 @@ impl Parallel {
         self.place(self.world.rank())
     }
 
-    /// The first ranks, which hold the whole model between them.
-    pub fn holders(&self) -> std::ops::Range<usize> {
+    /// The ranks that hold a storage of the whole model between them: the first of the first stage that has it.
+    pub(crate) fn holders(&self, spec: &StorageSpec, config: &HfConfig) -> std::ops::Range<usize> {
         let size = |axis| self.mesh.axis_size(axis);
-        0..size(Axis::Tp).max(size(Axis::Ep) * size(Axis::Etp))
+        let of_stage = self.mesh.size() / self.pipeline.num_stages;
+        let is_there = |rank: &usize| is_of_stage(spec, config, self.stage(*rank));
+        let first = (0..self.mesh.size()).step_by(of_stage).find(is_there).unwrap_or(0);
+        first..first + size(Axis::Tp).max(size(Axis::Ep) * size(Axis::Etp))
     }
 }

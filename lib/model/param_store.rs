@@ -1,6 +1,6 @@
 //! The parameters of a model: one tensor per storage, seen from outside under Hugging Face names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rand::{Rng, SeedableRng};
@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::ops::sequence::Sequence;
 use crate::whole_tensors::{Split, part};
-use crate::{Error, Parallel, Result, WholeSpec, WholeTensors};
+use crate::{Error, Parallel, Result, WholeTensors};
 
 /// Standard deviation of a new value head's weight (Megatron's and slime's `init_method_std`).
 const HEAD_STD: f32 = 0.02;
@@ -122,7 +122,13 @@ impl ParamStore {
             expected: "a mimo model with num_nextn_predict_layers = 1".to_owned(),
             got: format!("{} with {}", config.model_type, config.num_mtp_layers),
         })?;
-        for spec in self.own(specs) {
+        let mut own = self.own(specs);
+        if let (false, None) = (own.is_empty(), self.find("embed")) {
+            // The layer reads the next token's embedding, which is the first stage's.
+            let whole = slime_weights::storages(config).into_iter().filter(|spec| spec.name == "embed");
+            own.extend(whole.map(|spec| slime_weights::split(spec, config, self.place())));
+        }
+        for spec in own {
             let tensor = read_storage(&spec, weights, self.kind)?.f_to_device(self.device)?;
             self.push(spec, tensor);
         }
@@ -144,6 +150,11 @@ impl ParamStore {
         self.kind
     }
 
+    /// The element type of one storage.
+    pub(crate) fn kind_of(&self, spec: &StorageSpec) -> Kind {
+        kind_of(spec, self.kind)
+    }
+
     /// The ranks that the model is split over, if it is.
     pub fn parallel(&self) -> Option<&Parallel> {
         self.split.as_ref().map(|split| &*split.parallel)
@@ -158,14 +169,17 @@ impl ParamStore {
         self.parallel().map_or_else(Place::default, Parallel::own_place)
     }
 
+    /// Whether the last stage of a pipeline holds the embedding too: as its head, or for the layer that predicts further
+    /// tokens.
+    pub fn is_embedding_copied(&self) -> bool {
+        let whole = self.whole_specs();
+        let has = |name: &str| whole.iter().any(|spec| spec.name == name);
+        !has("head") || has("mtp.input_proj")
+    }
+
     /// How tokens are shared out.
     pub(crate) fn sequence(&self) -> Sequence {
         self.parallel().map_or_else(Sequence::default, |parallel| Sequence::new(&parallel.tp))
-    }
-
-    /// This rank's storages.
-    pub(crate) fn specs(&self) -> &[StorageSpec] {
-        &self.specs
     }
 
     /// The storages of the whole model.
@@ -209,10 +223,14 @@ impl ParamStore {
     pub fn freeze(&mut self, patterns: &[String]) -> Result<()> {
         let names = |spec: &'_ StorageSpec| spec.views.iter().map(|view| view.name.clone()).collect();
         let storages: Vec<Vec<String>> = self.whole_specs().iter().map(names).collect();
-        for (spec, is_frozen) in self.specs.iter_mut().zip(slime_config::frozen(patterns, &storages)?) {
-            spec.is_frozen |= is_frozen;
-        }
-        if self.trained().next().is_none() {
+        let is_frozen = slime_config::frozen(patterns, &storages)?;
+        let whole = self.split.as_mut().map_or(&mut self.specs, |split| &mut split.whole);
+        whole.iter_mut().zip(is_frozen).for_each(|(spec, is_frozen)| spec.is_frozen |= is_frozen);
+        let frozen: HashSet<String> =
+            whole.iter().filter(|spec| spec.is_frozen).map(|spec| spec.name.clone()).collect();
+        let num = whole.len();
+        self.specs.iter_mut().for_each(|spec| spec.is_frozen |= frozen.contains(&spec.name));
+        if frozen.len() == num {
             let message = "train.freeze: every parameter is frozen: nothing is left to train".to_owned();
             return Err(slime_config::Error::Conflict(message).into());
         }
@@ -238,20 +256,14 @@ impl ParamStore {
         }
     }
 
-    /// Name, shape and kind of every tensor that [`Self::whole_tensors`] gives, in its order.
-    pub fn tensor_specs(&self, tensors: &[(String, Tensor)]) -> Vec<WholeSpec> {
-        WholeTensors::new(self, tensors).specs()
+    /// The tensors of the whole model. Collective over the world where the model is split.
+    pub fn whole_tensors(&self) -> WholeTensors<'_> {
+        WholeTensors::parameters(self)
     }
 
-    /// The parameters by storage; they share memory with the store.
-    pub fn by_storage(&self) -> Vec<(String, Tensor)> {
-        self.iter().map(|(spec, tensor)| (spec.name.clone(), tensor.shallow_clone())).collect()
-    }
-
-    /// The tensors of the whole model from `tensors`, parameters or gradients by storage. Collective over the world where
-    /// the model is split.
-    pub fn whole_tensors<'a>(&'a self, tensors: &'a [(String, Tensor)]) -> WholeTensors<'a> {
-        WholeTensors::new(self, tensors)
+    /// The gradients of the whole model's trained tensors, from those of this rank's storages.
+    pub fn whole_gradients<'a>(&'a self, grads: &'a [(String, Tensor)]) -> WholeTensors<'a> {
+        WholeTensors::gradients(self, grads)
     }
 
     /// The parameters under their Hugging Face names, as views of the storages; of a split model this rank's parts.
@@ -325,7 +337,7 @@ fn hf_views(spec: &StorageSpec, tensor: &Tensor) -> Vec<Result<(String, Tensor)>
 }
 
 fn read_storage(spec: &StorageSpec, weights: &WeightDir, kind: Kind) -> Result<Tensor> {
-    let kind = if spec.is_f32 && kind != Kind::Double { Kind::Float } else { kind };
+    let kind = kind_of(spec, kind);
     let (dtype, read_kind) = match kind {
         // f64 serves tests of layouts and gradients: the values are those of f32.
         Kind::Float | Kind::Double => (Dtype::F32, Kind::Float),
@@ -335,4 +347,9 @@ fn read_storage(spec: &StorageSpec, weights: &WeightDir, kind: Kind) -> Result<T
     };
     let shape: Vec<i64> = spec.shape.iter().map(|n| *n as i64).collect();
     Ok(Tensor::f_from_data_size(&spec.read(weights, dtype)?, &shape, read_kind)?.f_to_kind(kind)?)
+}
+
+/// The element type of a storage in a model of `kind`.
+fn kind_of(spec: &StorageSpec, kind: Kind) -> Kind {
+    if spec.is_f32 && kind != Kind::Double { Kind::Float } else { kind }
 }

@@ -1,11 +1,11 @@
-//! A forward pass that keeps the residual before every layer and nothing else, and the backward pass that computes the
-//! layers again, one by one (arXiv 1604.06174). Suffixes: t tokens, d hidden size.
+//! A pass that keeps the residual before every layer and nothing else, and the backward pass that computes the layers again,
+//! one by one (arXiv 1604.06174). Suffixes: t tokens, d hidden size.
 
 use slime_torch::backward_with;
 use tch::Tensor;
 
-use crate::ops::add_norm::add_norm;
 use crate::ops::as_trained;
+use crate::run::{Input, Output};
 use crate::{Context, Model, Result};
 
 /// What a forward pass leaves for [`Model::backward`].
@@ -13,8 +13,9 @@ use crate::{Context, Model, Result};
 pub struct Tape {
     context: Context<'static>,
     cos_sin: (Tensor, Tensor),
-    /// The embedded tokens `[t, d]`, under autograd.
-    embedded_td: Tensor,
+    run: usize,
+    /// What the run began with `[t, d]`, under autograd.
+    start_td: Tensor,
     /// The residual `[t, d]` before every layer.
     residuals: Vec<Tensor>,
     /// The residual behind the last layer, where the rest of the graph begins.
@@ -22,23 +23,25 @@ pub struct Tape {
 }
 
 impl Model {
-    /// What [`Self::forward_with_residual`] gives, to the bit, with the tape for [`Self::backward`], which has to follow the
-    /// backward pass of what was computed from the hidden states. Every rank of a split model calls both.
+    /// What [`Self::forward_run`] gives, to the bit, with the tape for [`Self::backward`], which has to follow the backward
+    /// pass of what was computed from the hidden states. Every rank of a split model calls both.
     ///
     /// # Errors
-    /// As [`Self::forward`].
+    /// As [`Self::forward_run`].
     pub fn forward_taped(
         &self,
         mut context: Context<'static>,
-        tokens_t: &Tensor,
-    ) -> Result<((Tensor, Tensor), Tape)> {
-        let (cos_sin, embedded_td) = self.begin(&context, tokens_t)?;
+        run: usize,
+        input: Input<'_>,
+    ) -> Result<(Output, Tape)> {
+        let (cos_sin, start_td) = self.enter(&context, input)?;
         context.routing().begin_tape();
-        let mut residuals = Vec::with_capacity(self.layers().len());
-        let mut x_td = embedded_td.f_detach()?;
+        let (first, layers) = self.layers_of(run)?;
+        let mut residuals = Vec::with_capacity(layers.len());
+        let mut x_td = start_td.f_detach()?;
         tch::no_grad(|| {
             as_trained(|| {
-                for layer in self.layers() {
+                for layer in layers {
                     residuals.push(x_td.shallow_clone());
                     let (x, delta) = layer.forward(&mut context, x_td.shallow_clone(), None, &cos_sin)?;
                     x_td = x.f_add(&delta)?;
@@ -46,33 +49,35 @@ impl Model {
                 Ok::<_, crate::Error>(())
             })
         })?;
-        let last_td = x_td.set_requires_grad(self.is_trained_before(&embedded_td, residuals.len()));
-        let (weight_d, eps, workspace) = (self.final_norm(), self.config().rms_norm_eps, context.workspace());
-        let (_, hidden_td) = add_norm(&workspace, last_td.shallow_clone(), None, weight_d, eps)?;
-        let hidden_td = self.gathered(&hidden_td, context.num_tokens())?;
-        let outputs = (last_td.shallow_clone(), hidden_td);
-        Ok((outputs, Tape { context, cos_sin, embedded_td, residuals, last_td }))
+        let last_td = x_td.set_requires_grad(self.is_trained_before(&start_td, first, residuals.len()));
+        let output = self.leave(&context, run, last_td.shallow_clone(), None)?;
+        Ok((output, Tape { context, cos_sin, run, start_td, residuals, last_td }))
     }
 
-    /// Gradients of layers and embedding, from that of the last residual.
+    /// Gradients of the layers and of what the run began with. They start from `grad_td`, that of the residual behind the
+    /// run, or, where there is none, from what backward has left there.
     ///
     /// # Errors
     /// A failed collective, or no room.
-    pub fn backward(&self, tape: Tape) -> Result<()> {
-        let Tape { mut context, cos_sin, embedded_td, mut residuals, last_td } = tape;
+    pub fn backward(&self, tape: Tape, grad_td: Option<Tensor>) -> Result<()> {
+        let Tape { mut context, cos_sin, run, start_td, mut residuals, last_td } = tape;
         context.routing().replay_tape();
         let gradient = |x_td: &Tensor| {
             let grad_td = x_td.f_grad()?;
             // What no row reads has none; the collectives of its layers run all the same.
             if grad_td.defined() { Ok(grad_td) } else { x_td.f_zeros_like() }
         };
-        let mut grad_td = gradient(&last_td)?;
+        let mut grad_td = match grad_td {
+            Some(grad_td) => grad_td,
+            None => gradient(&last_td)?,
+        };
         drop(last_td);
-        for (at, layer) in self.layers().iter().enumerate().rev() {
-            let Some(x_td) = residuals.pop().filter(|_| self.is_trained_before(&embedded_td, at + 1)) else {
+        let (first, layers) = self.layers_of(run)?;
+        for (at, layer) in layers.iter().enumerate().rev() {
+            let Some(x_td) = residuals.pop().filter(|_| self.is_trained_before(&start_td, first, at + 1)) else {
                 return Ok(());
             };
-            let x_td = x_td.set_requires_grad(self.is_trained_before(&embedded_td, at));
+            let x_td = x_td.set_requires_grad(self.is_trained_before(&start_td, first, at));
             let (sum_td, delta_td) =
                 as_trained(|| layer.forward(&mut context, x_td.shallow_clone(), None, &cos_sin))?;
             let outputs: Vec<&Tensor> =
@@ -82,19 +87,14 @@ impl Model {
                 grad_td = gradient(&x_td)?;
             }
         }
-        if embedded_td.requires_grad() {
-            backward_with(&[&embedded_td], &[&grad_td])?;
+        if start_td.requires_grad() {
+            backward_with(&[&start_td], &[&grad_td])?;
         }
         Ok(())
     }
 
-    /// Whether anything before layer `at` has a gradient.
-    fn is_trained_before(&self, embedded_td: &Tensor, at: usize) -> bool {
-        let is_trained = |at: usize| {
-            let prefix = format!("layers.{at}.");
-            let mut own = self.params().trained().filter(|(spec, _)| spec.name.starts_with(&prefix));
-            own.any(|(_, tensor)| tensor.requires_grad())
-        };
-        embedded_td.requires_grad() || (0..at).any(is_trained)
+    /// Whether anything of a run has a gradient before its layer number `at`; its first is number `first` of this rank.
+    fn is_trained_before(&self, start_td: &Tensor, first: usize, at: usize) -> bool {
+        start_td.requires_grad() || (first..first + at).any(|at| self.is_trained(at))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use slime_comm::Collectives;
 use slime_config::{HfConfig, TensorBox};
 use slime_torch::{bytes_mut, bytes_of};
-use slime_weights::{StorageSpec, ViewSpec, split};
+use slime_weights::{StorageSpec, ViewSpec, is_of_stage, split};
 use tch::{Device, Kind, Tensor};
 
 use crate::{Error, Parallel, ParamStore, Result};
@@ -27,18 +27,31 @@ pub struct WholeSpec {
 pub(crate) struct Split {
     pub parallel: Arc<Parallel>,
     pub config: HfConfig,
-    /// The storages of the whole model, in the order of the rank's own.
+    /// The storages of the whole model.
     pub whole: Vec<StorageSpec>,
 }
 
 impl Split {
     /// Adds storages, and returns what this rank holds of them.
     pub fn push(&mut self, specs: Vec<StorageSpec>) -> Vec<StorageSpec> {
-        let place = self.parallel.own_place();
-        let own = specs.iter().map(|spec| split(spec.clone(), &self.config, place)).collect();
+        let own = specs.iter().filter_map(|spec| self.held(spec)).collect();
         self.whole.extend(specs);
         own
     }
+
+    /// What this rank holds of a storage of the whole model, if anything.
+    pub fn held(&self, spec: &StorageSpec) -> Option<StorageSpec> {
+        let place = self.parallel.own_place();
+        is_of_stage(spec, &self.config, place.stage).then(|| split(spec.clone(), &self.config, place))
+    }
+}
+
+/// Which tensors are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Parameters,
+    /// Of what is trained, in f32 (f64 of f64 models).
+    Gradients,
 }
 
 /// Tensors of all storages as they come: the whole tensors on rank 0, on other ranks their names. Every rank of the world
@@ -46,23 +59,30 @@ impl Split {
 #[derive(Debug)]
 pub struct WholeTensors<'a> {
     params: &'a ParamStore,
+    which: Which,
+    /// This rank's, by the names of storages and of their shapes.
     tensors: HashMap<&'a str, &'a Tensor>,
     /// Storage and view that come next.
     next: (usize, usize),
 }
 
 impl<'a> WholeTensors<'a> {
-    /// `tensors` are by the names of storages and of their shapes: parameters, or gradients. Storages that are not among
-    /// them are left out, by every rank the same.
-    pub fn new(params: &'a ParamStore, tensors: &'a [(String, Tensor)]) -> Self {
-        let tensors = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        Self { params, tensors, next: (0, 0) }
+    /// The parameters.
+    pub(crate) fn parameters(params: &'a ParamStore) -> Self {
+        let tensors = params.iter().map(|(spec, tensor)| (spec.name.as_str(), tensor)).collect();
+        Self { params, which: Which::Parameters, tensors, next: (0, 0) }
+    }
+
+    /// Gradients by storage.
+    pub(crate) fn gradients(params: &'a ParamStore, grads: &'a [(String, Tensor)]) -> Self {
+        let tensors = grads.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        Self { params, which: Which::Gradients, tensors, next: (0, 0) }
     }
 
     /// What comes, in order.
-    pub(crate) fn specs(&self) -> Vec<WholeSpec> {
+    pub fn specs(&self) -> Vec<WholeSpec> {
         let of = |spec: &StorageSpec| {
-            let kind = self.tensors.get(spec.name.as_str())?.kind();
+            let kind = self.kind(spec)?;
             let whole =
                 |view: &ViewSpec| WholeSpec { name: view.name.clone(), shape: view.shape.clone(), kind };
             Some(spec.views.iter().map(whole).collect::<Vec<_>>())
@@ -70,11 +90,22 @@ impl<'a> WholeTensors<'a> {
         self.params.whole_specs().iter().filter_map(of).flatten().collect()
     }
 
-    /// The tensor of `view` of the whole storage number `at`.
-    fn whole(&self, at: usize, view: &ViewSpec, tensor: &Tensor) -> Result<Option<Tensor>> {
-        match self.params.split() {
-            None => Ok(Some(part(&self.params.specs()[at], view, tensor)?)),
-            Some(split) => gathered(split, at, view, tensor),
+    /// The element type of a storage; `None` where it is not among what comes.
+    fn kind(&self, spec: &StorageSpec) -> Option<Kind> {
+        match self.which {
+            Which::Parameters => Some(self.params.kind_of(spec)),
+            Which::Gradients if spec.is_frozen => None,
+            Which::Gradients => Some(if self.params.kind() == Kind::Double { Kind::Double } else { Kind::Float }),
+        }
+    }
+
+    /// The tensor of `view` of the whole storage `spec`.
+    fn whole(&self, spec: &StorageSpec, view: &ViewSpec, kind: Kind) -> Result<Option<Tensor>> {
+        let own = self.tensors.get(spec.name.as_str()).copied();
+        match (self.params.split(), own) {
+            (None, Some(own)) => Ok(Some(part(spec, view, own)?)),
+            (None, None) => Err(Error::MissingStorage { name: spec.name.clone() }),
+            (Some(split), own) => gathered(split, (spec, view, kind), own),
         }
     }
 }
@@ -86,13 +117,12 @@ impl Iterator for WholeTensors<'_> {
         loop {
             let (at, view) = self.next;
             let spec = self.params.whole_specs().get(at)?;
-            let tensor = self.tensors.get(spec.name.as_str()).copied();
-            let (Some(tensor), Some(view)) = (tensor, spec.views.get(view)) else {
+            let (Some(kind), Some(view)) = (self.kind(spec), spec.views.get(view)) else {
                 self.next = (at + 1, 0);
                 continue;
             };
             self.next.1 += 1;
-            return Some(self.whole(at, view, tensor).map(|tensor| (view.name.clone(), tensor)));
+            return Some(self.whole(spec, view, kind).map(|tensor| (view.name.clone(), tensor)));
         }
     }
 }
@@ -105,31 +135,36 @@ pub(crate) fn part(spec: &StorageSpec, view: &ViewSpec, tensor: &Tensor) -> Resu
 }
 
 /// Rank 0 gets the parts of the first ranks that hold the whole; a part that several of them hold, from the first.
-fn gathered(of: &Split, at: usize, view: &ViewSpec, tensor: &Tensor) -> Result<Option<Tensor>> {
-    let Split { parallel, config, whole } = of;
-    let (world, spec) = (parallel.world(), &whole[at]);
-    let shape: Vec<i64> = view.shape.iter().map(|n| *n as i64).collect();
-    let mut out = match world.rank() {
-        0 => Some(Tensor::f_empty(shape.as_slice(), (tensor.kind(), Device::Cpu))?),
-        _ => None,
+fn gathered(
+    of: &Split,
+    (spec, view, kind): (&StorageSpec, &ViewSpec, Kind),
+    own: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    let Split { parallel, config, .. } = of;
+    let world = parallel.world();
+    let empty = |shape: &[usize]| {
+        let shape: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
+        Tensor::f_empty(shape.as_slice(), (kind, Device::Cpu))
     };
+    let mut out = if world.rank() == 0 { Some(empty(&view.shape)?) } else { None };
     let mut seen: Vec<TensorBox> = Vec::new();
-    for rank in parallel.holders() {
+    for rank in parallel.holders(spec, config) {
         let held = split(spec.clone(), config, parallel.place(rank));
-        for own in held.views.iter().filter(|own| own.name == view.name) {
-            if seen.contains(&own.part) {
+        for own_view in held.views.iter().filter(|held| held.name == view.name) {
+            if seen.contains(&own_view.part) {
                 continue;
             }
-            seen.push(own.part.clone());
-            let mine =
-                || part(&held, own, tensor)?.f_to_device(Device::Cpu)?.f_contiguous().map_err(Error::from);
+            seen.push(own_view.part.clone());
+            let mine = || {
+                let own = own.ok_or_else(|| Error::MissingStorage { name: spec.name.clone() })?;
+                Ok::<_, Error>(part(&held, own_view, own)?.f_to_device(Device::Cpu)?.f_contiguous()?)
+            };
             match (&mut out, rank) {
-                (Some(out), 0) => put(out, &view.shape, &own.part, &mine()?)?,
+                (Some(out), 0) => put(out, &view.shape, &own_view.part, &mine()?)?,
                 (Some(out), rank) => {
-                    let shape: Vec<i64> = own.part.shape.iter().map(|n| *n as i64).collect();
-                    let mut came = Tensor::f_empty(shape.as_slice(), (tensor.kind(), Device::Cpu))?;
+                    let mut came = empty(&own_view.part.shape)?;
                     world.recv(bytes_mut(&mut came)?, rank, 0)?;
-                    put(out, &view.shape, &own.part, &came)?;
+                    put(out, &view.shape, &own_view.part, &came)?;
                 }
                 (None, rank) if rank == world.rank() => world.send(bytes_of(&mine()?)?, 0, 0)?,
                 (None, _) => {}

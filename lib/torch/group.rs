@@ -134,6 +134,24 @@ impl Group {
         own.f_to_device(x.device()).map_err(refused)
     }
 
+    /// `x` on its way to another rank, whether that waits for it or not. Through the host.
+    ///
+    /// # Errors
+    /// A rank that is not there, or a failed transfer.
+    pub fn send_later(&self, x: &Tensor, to: usize, tag: u8) -> Result<()> {
+        Ok(self.comm.send_later(bytes_of(&on_host(x)?)?, to, tag)?)
+    }
+
+    /// The next tensor of `size` that another rank has sent with this tag.
+    ///
+    /// # Errors
+    /// A tensor of another size, a rank that is not there or has ended, or a failed transfer.
+    pub fn recv(&self, size: &[i64], options: (Kind, Device), from: usize, tag: u8) -> Result<Tensor> {
+        let mut host = Tensor::f_empty(size, (options.0, Device::Cpu)).map_err(refused)?;
+        self.comm.recv(bytes_mut(&mut host)?, from, tag)?;
+        host.f_to_device(options.1).map_err(refused)
+    }
+
     /// The first `sent[0]` rows of `x` go to rank 0, the next to rank 1 and so on; the result has those of all ranks, of
     /// which rank r sends `received[r]`. Through the host.
     ///

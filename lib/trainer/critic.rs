@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use slime_config::Train;
-use slime_model::Tape;
 use tch::Tensor;
 
-use crate::log_probs::trained_pass;
 use crate::loss::value_loss::value_loss;
+use crate::pipeline::Hidden;
 use crate::plan::Plan;
 use crate::prepared::Prepared;
 use crate::schedule::learning_rate;
 use crate::tally::{Stat, Tally};
+use crate::trainer::Role;
 use crate::{Error, NotFinite, Result, StepMetrics, Trainer};
 
 impl Trainer {
@@ -46,19 +46,14 @@ impl Trainer {
         if let Some(critic) = &mut self.critic {
             critic.optimizer.zero_grads()?;
         }
-        for prepared in &plan.batches {
-            let (loss, tape) = self.value_objective(prepared, &mut tally)?;
-            loss.f_backward()?;
-            if let (Some(tape), Some(critic)) = (tape, &self.critic) {
-                critic.model.backward(tape)?;
-            }
+        self.train_batches(Role::Critic, &plan.batches, &mut |trainer, at, hidden| {
             tally.flush()?;
-            if let Some(critic) = &mut self.critic {
-                critic.optimizer.accumulate()?;
-            }
-        }
+            trainer.value_objective(&plan.batches[at], hidden, &mut tally)
+        })?;
+        tally.flush()?;
         let began = Instant::now();
         tally.reduce(&*self.dp)?;
+        tally.reduce(&*self.pp)?;
         self.waited(began);
         let loss = tally.sum(Stat::ValueLoss);
         let is_finite = self.is_finite_everywhere(loss)?;
@@ -85,19 +80,16 @@ impl Trainer {
     }
 
     /// The value loss of a micro-batch, with the reducer's denominator.
-    fn value_objective(&self, prepared: &Prepared, tally: &mut Tally) -> Result<(Tensor, Option<Tape>)> {
+    fn value_objective(&self, prepared: &Prepared, hidden: &Hidden, tally: &mut Tally) -> Result<Tensor> {
         let (Some(critic), Some(old_r), Some(return_r)) =
             (&self.critic, &prepared.known.old_value_r, &prepared.known.return_r)
         else {
             return Err(Error::Role { role: "a critic with a value head" });
         };
-        let recompute = self.settings.train.recompute;
-        let pass = trained_pass(&critic.model, &prepared.batch, None, recompute)?;
-        let values_r = critic.model.values(&pass.hidden_rd)?;
+        let values_r = critic.model.values(&hidden.rows_rd)?;
         let loss = value_loss(&values_r, old_r, return_r, self.settings.critic.value_clip)?;
         tally.add(Stat::ValueLoss, &loss.loss_r, &prepared.known.coefficient_r)?;
         tally.add(Stat::ValueClipped, &loss.clipped_r, &prepared.known.coefficient_r)?;
-        let loss = loss.loss_r.f_mul(&prepared.known.coefficient_r)?.f_sum(old_r.kind())?;
-        Ok((loss, pass.tape))
+        Ok(loss.loss_r.f_mul(&prepared.known.coefficient_r)?.f_sum(old_r.kind())?)
     }
 }

@@ -31,7 +31,7 @@ struct Rows<'a> {
 impl Trainer {
     /// Sets advantages and returns of every row; gives back the mean weight of the mismatch correction.
     pub(crate) fn estimate(&self, plans: &mut [Plan]) -> Result<f64> {
-        if self.settings.algorithm.loss != LossType::Policy {
+        if self.settings.algorithm.loss != LossType::Policy || !self.policy().stage().is_last() {
             return Ok(1.0);
         }
         let (mut advantages, mut returns) = (Vec::new(), Vec::new());

@@ -5,46 +5,49 @@ use std::time::Instant;
 
 use slime_config::{KlLossType, LossType, OldLogProbs, RoutingReplay};
 use slime_model::Model;
-use slime_model::ops::as_trained;
 use slime_model::ops::head_log_probs::{self, Slopes};
 use tch::Tensor;
 
-use crate::log_probs::{hidden_states, recorded_hidden_states};
+use crate::pipeline::{Routers, frozen_batches, without_grad};
 use crate::plan::Plan;
 use crate::prepared::Prepared;
 use crate::{Error, Result, Settings, Trainer};
 
 impl Trainer {
-    /// Log-probs of policy, reference and teacher, where something reads them.
+    /// Log-probs of policy, reference and teacher, where something reads them; on a last stage, which computes the loss.
     pub(crate) fn fix_log_probs(&mut self, plans: &mut [Plan]) -> Result<()> {
+        let mut batches: Vec<&mut Prepared> = Self::batches(plans).collect();
         if self.needs_old_log_probs() {
             let began = Instant::now();
-            for prepared in Self::batches(plans) {
-                let (log_prob_r, entropy_r) = self.before_update(prepared)?;
+            let policy = self.policy();
+            let routers = if self.records_routes() { Routers::Recorded } else { Routers::Replayed };
+            frozen_batches(policy, &mut batches, routers, |prepared, hidden_rd| {
+                let (log_prob_r, entropy_r) = self.frozen(policy, prepared, &hidden_rd)?;
                 (prepared.known.old_log_prob_r, prepared.known.old_entropy_r) =
                     (Some(log_prob_r), Some(entropy_r));
-            }
+                Ok(())
+            })?;
             self.report.log_probs = self.observation.phase("log_probs", began);
         }
         if let Some(reference) = &self.reference {
             let began = Instant::now();
             let algorithm = &self.settings.algorithm;
             let is_whole = algorithm.loss == LossType::Policy && algorithm.kl_loss_type == KlLossType::Full;
-            for prepared in Self::batches(plans) {
-                // Reference and teacher are other models: their routers choose by themselves.
-                let hidden_rd = without_grad(|| hidden_states(reference, &prepared.batch, None))?;
+            // Reference and teacher are other models: their routers choose by themselves.
+            frozen_batches(reference, &mut batches, Routers::Free, |prepared, hidden_rd| {
                 let (log_prob_r, _) = self.frozen(reference, prepared, &hidden_rd)?;
                 prepared.known.ref_log_prob_r = Some(log_prob_r);
                 prepared.ref_hidden_rd = is_whole.then_some(hidden_rd);
-            }
+                Ok(())
+            })?;
             self.report.ref_log_probs = self.observation.phase("ref_log_probs", began);
         }
         if let Some(teacher) = &self.teacher {
             let began = Instant::now();
-            for prepared in Self::batches(plans) {
-                let hidden_rd = without_grad(|| hidden_states(teacher, &prepared.batch, None))?;
+            frozen_batches(teacher, &mut batches, Routers::Free, |prepared, hidden_rd| {
                 prepared.known.teacher_log_prob_r = Some(self.frozen(teacher, prepared, &hidden_rd)?.0);
-            }
+                Ok(())
+            })?;
             self.report.teacher_log_probs = self.observation.phase("teacher_log_probs", began);
         }
         Ok(())
@@ -54,12 +57,11 @@ impl Trainer {
     pub(crate) fn fix_values(&mut self, plans: &mut [Plan]) -> Result<()> {
         if let Some(critic) = &self.critic {
             let began = Instant::now();
-            for prepared in Self::batches(plans) {
-                prepared.known.old_value_r = Some(without_grad(|| {
-                    let hidden_rd = hidden_states(&critic.model, &prepared.batch, None)?;
-                    Ok::<_, Error>(critic.model.values(&hidden_rd)?)
-                })?);
-            }
+            let mut batches: Vec<&mut Prepared> = Self::batches(plans).collect();
+            frozen_batches(&critic.model, &mut batches, Routers::Free, |prepared, hidden_rd| {
+                prepared.known.old_value_r = Some(without_grad(|| critic.model.values(&hidden_rd))?);
+                Ok(())
+            })?;
             self.report.values = self.observation.phase("values", began);
         }
         Ok(())
@@ -83,19 +85,6 @@ impl Trainer {
         self.settings.algorithm.routing_replay == RoutingReplay::Recomputed
     }
 
-    /// Log-probs and entropy of the policy before its first update; where its routers are replayed, they are recorded here.
-    fn before_update(&self, prepared: &mut Prepared) -> Result<(Tensor, Tensor)> {
-        let policy = self.policy();
-        let hidden_rd = if self.records_routes() {
-            let (hidden_rd, routes) = without_grad(|| recorded_hidden_states(policy, &prepared.batch))?;
-            prepared.routes = routes;
-            hidden_rd
-        } else {
-            without_grad(|| hidden_states(policy, &prepared.batch, prepared.routes.as_ref()))?
-        };
-        self.frozen(policy, prepared, &hidden_rd)
-    }
-
     /// Log-probs and entropy of a model's hidden states without gradient, to the bit those of a training step.
     fn frozen(&self, model: &Model, prepared: &Prepared, hidden_rd: &Tensor) -> Result<(Tensor, Tensor)> {
         without_grad(|| {
@@ -115,8 +104,4 @@ impl Trainer {
             })
         })
     }
-}
-
-fn without_grad<T>(f: impl FnOnce() -> T) -> T {
-    tch::no_grad(|| as_trained(f))
 }

@@ -27,6 +27,8 @@ pub(crate) struct GradientGroups {
     /// By their number, the neighbours that hold the same parts.
     copies: BTreeMap<usize, Group>,
     tp_rank: usize,
+    /// The first and the last stage, where both hold the embedding.
+    embedding: Option<Group>,
 }
 
 impl GradientGroups {
@@ -45,13 +47,14 @@ impl GradientGroups {
         let (dense, experts) = (group(Axis::DpCp)?, group(Axis::Edp)?);
         let tp_rank = mesh.coordinate(Axis::Tp, rank);
         let copies = copies(world, params, parallel)?;
-        Ok(Self { world: Some(all), dense, experts, copies, tp_rank })
+        let embedding = embedding(world, params, parallel)?;
+        Ok(Self { world: Some(all), dense, experts, copies, tp_rank, embedding })
     }
 
     /// Of a model that every rank holds whole.
     pub fn unsplit(all: &Group) -> Self {
         let (dense, experts) = (all.clone(), all.clone());
-        Self { world: None, dense, experts, copies: BTreeMap::new(), tp_rank: 0 }
+        Self { world: None, dense, experts, copies: BTreeMap::new(), tp_rank: 0, embedding: None }
     }
 
     /// The ranks that hold the same of a storage and computed other samples.
@@ -78,14 +81,37 @@ impl GradientGroups {
             let mut part = grad.f_narrow(0, first.offset_rows as i64, rows as i64)?;
             group.all_reduce(&mut part, Op::Sum)?;
         }
+        if let (Some(group), "embed") = (&self.embedding, spec.name.as_str()) {
+            group.all_reduce(&mut grad.shallow_clone(), Op::Sum)?;
+        }
         Ok(())
     }
 
-    /// Whether this rank is the first of the tensor-parallel ranks that hold a view alike, which counts it in the norm and
+    /// Whether this rank is the first of the tensor-parallel ranks, and of the stages, that hold a view alike, which counts it in the norm and
     /// saves it; the ranks of [`Self::of`] have shares of it.
     pub fn is_first(&self, spec: &StorageSpec, view: &ViewSpec) -> bool {
-        spec.is_expert || self.tp_rank.is_multiple_of(view.copies)
+        let is_copy = spec.name == "embed" && self.embedding.as_ref().is_some_and(|group| group.rank() > 0);
+        spec.is_expert || self.tp_rank.is_multiple_of(view.copies) && !is_copy
     }
+}
+
+/// The ranks of the first and of the last stage that hold the same rows of the embedding, where both do; on the stages between
+/// them a group of one.
+fn embedding(
+    world: &Arc<dyn Communicator>,
+    params: &ParamStore,
+    parallel: &Parallel,
+) -> Result<Option<Group>> {
+    let (rank, size) = (world.rank(), world.size());
+    let num_stages = parallel.stage(rank).pipeline.num_stages;
+    if num_stages == 1 || !params.is_embedding_copied() {
+        return Ok(None);
+    }
+    let of_stage = size / num_stages;
+    let stage = parallel.stage(rank);
+    let colour = if stage.is_first() || stage.is_last() { rank % of_stage } else { of_stage + rank };
+    let comm = world.split(colour as u32, rank as u32)?;
+    Ok(Some(Group::new(comm, params.device())?))
 }
 
 /// The groups of tensor-parallel neighbours that hold the same parts, for every number of them that occurs.

@@ -22,6 +22,7 @@ pub mod optimizer;
 mod out_of_memory;
 pub mod packing;
 pub mod partition;
+mod pipeline;
 mod plan;
 mod policy_objective;
 mod prepared;

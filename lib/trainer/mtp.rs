@@ -103,7 +103,8 @@ impl Trainer {
 
     /// An error where a layer is to be trained that the policy does not have.
     pub(crate) fn check_mtp(&self) -> Result<()> {
-        if self.settings.mtp_loss_coef().is_some() && !self.policy().has_mtp() {
+        let is_here = self.policy().has_mtp() || !self.policy().stage().is_last();
+        if self.settings.mtp_loss_coef().is_some() && !is_here {
             return Err(Error::Role {
                 role: "a policy with a layer for further tokens (train.mtp_loss_coef)",
             });

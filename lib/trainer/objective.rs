@@ -1,14 +1,13 @@
 //! The loss of a micro-batch under the configured formulas, with what is told of it.
 
 use slime_config::LossType;
-use slime_model::Tape;
 use slime_model::ops::head_log_probs::{self, Fused, Slopes};
 use tch::Tensor;
 
-use crate::log_probs::{Pass, trained_pass};
 use crate::loss::Sequences;
 use crate::loss::preference::{PairLoss, bradley_terry_loss, dpo_loss};
 use crate::loss::sft::sft_loss;
+use crate::pipeline::Hidden;
 use crate::prepared::{KnownRows, Pairs, Prepared};
 use crate::tally::{Peak, Stat, Tally};
 use crate::{Error, Result, Trainer};
@@ -44,24 +43,22 @@ impl Rows<'_> {
 }
 
 impl Trainer {
-    /// Forward pass and loss of one micro-batch, with the tape of its layers, where they are computed again.
+    /// The loss of one micro-batch from what the last layer gives.
     pub(crate) fn objective(
         &self,
         prepared: &Prepared,
+        hidden: &Hidden,
         mean_weight: f64,
         tally: &mut Tally,
-    ) -> Result<(Objective, Option<Tape>)> {
-        let (batch, routes) = (&prepared.batch, prepared.routes.as_ref());
-        let recompute = self.settings.train.recompute;
-        let Pass { hidden_rd, residual_td, tape } = trained_pass(self.policy(), batch, routes, recompute)?;
-        let mut objective = self.of_hidden_states(prepared, &hidden_rd, mean_weight, tally)?;
-        if let Some((pass, num_targets)) = &prepared.mtp
-            && let Some(loss) =
-                self.mtp_loss(pass, *num_targets, (&residual_td, batch.tokens.len()), tally)?
-        {
-            objective.loss = objective.loss.f_add(&loss)?;
+    ) -> Result<Objective> {
+        let mut objective = self.of_hidden_states(prepared, &hidden.rows_rd, mean_weight, tally)?;
+        if let Some((pass, num_targets)) = &prepared.mtp {
+            let residual = (&hidden.residual_td, prepared.batch.tokens.len());
+            if let Some(loss) = self.mtp_loss(pass, *num_targets, residual, tally)? {
+                objective.loss = objective.loss.f_add(&loss)?;
+            }
         }
-        Ok((objective, tape))
+        Ok(objective)
     }
 
     fn of_hidden_states(

@@ -48,6 +48,8 @@ pub struct Report {
     pub actor_train: Duration,
     /// Of it, the time in collectives, where ranks wait for each other; 0 in a world of one.
     pub collectives: Duration,
+    /// Of all steps, the time in which this rank's stage waited for what another one computes; 0 in a pipeline of one.
+    pub stage_wait: Duration,
     /// Floating-point operations of one forward pass over all of this rank's micro-batches.
     pub forward_flops: f64,
     /// Bytes in use on this rank's GPU after the last optimizer step, those of other processes among them.

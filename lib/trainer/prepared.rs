@@ -22,12 +22,45 @@ pub(crate) struct Prepared {
     pub ref_hidden_rd: Option<Tensor>,
     /// Whether log-probs of one of its samples are kept.
     pub is_logged: bool,
-    /// Where the policy's tokens go, `None` where its routers choose.
-    pub routes: Option<Routes>,
+    /// Where the policy's tokens go.
+    pub routes: Replay,
     /// The pass of the layer for further tokens, where that is trained, and its predictions in the global batch.
     pub mtp: Option<(MtpBatch, usize)>,
     kept: Option<KeptIds>,
     penalties: Option<Penalties>,
+}
+
+/// The experts that the policy's tokens go to.
+#[derive(Debug, Default)]
+pub(crate) enum Replay {
+    /// Its routers choose.
+    #[default]
+    None,
+    /// As generation says, in all layers.
+    Given(Routes),
+    /// As an earlier pass did, in each run of this rank's layers; `None` in one without experts.
+    Recorded(Vec<Option<Routes>>),
+}
+
+impl Replay {
+    /// The experts in the layers of a run.
+    pub fn of_run(&self, run: usize) -> Option<&Routes> {
+        match self {
+            Self::None => None,
+            Self::Given(routes) => Some(routes),
+            Self::Recorded(runs) => runs.get(run).and_then(Option::as_ref),
+        }
+    }
+
+    /// What a pass through a run chose, kept on the host; a micro-batch goes through the runs in order.
+    pub fn record(&mut self, run: usize, routes: Option<Routes>) -> Result<()> {
+        let routes = routes.map(|routes| routes.to_device(Device::Cpu)).transpose()?;
+        match self {
+            Self::Recorded(runs) if run > 0 => runs.push(routes),
+            _ => *self = Self::Recorded(vec![routes]),
+        }
+        Ok(())
+    }
 }
 
 /// What is known of the rows of a micro-batch, or of some of them, before the policy's forward pass.
@@ -134,7 +167,10 @@ impl Trainer {
             None
         };
         let (kept, penalties) = (kept_ids(&batch, scored)?, self.penalties(&batch, scored)?);
-        let routes = self.replayed().map(|moe| routes(&batch, scored, moe)).transpose()?;
+        let routes = match self.replayed() {
+            Some(moe) => Replay::Given(routes(&batch, scored, moe)?),
+            None => Replay::None,
+        };
         let mtp = self.settings.mtp_loss_coef().map(|_| {
             let samples: Vec<&Sample> = scored.iter().map(|scored| &scored.sample).collect();
             let num_targets = samples.iter().map(|sample| num_targets(sample)).sum();

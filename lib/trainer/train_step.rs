@@ -4,15 +4,14 @@ use std::time::Instant;
 
 use slime_comm::{Collectives, Op};
 use slime_config::{LossType, OnFailure, OnNotFinite};
-use slime_model::ops::as_trained;
 use slime_record::SampleId;
 use tch::{Device, Tensor};
 
 use crate::out_of_memory::Phase;
 use crate::plan::Plan;
-use crate::prepared::Prepared;
 use crate::schedule::learning_rate;
 use crate::tally::{Peak, Stat, Tally};
+use crate::trainer::Role;
 use crate::{Error, NotFinite, Result, Scored, StepMetrics, Trainer};
 
 impl Trainer {
@@ -65,13 +64,21 @@ impl Trainer {
     ) -> Result<()> {
         self.actor.optimizer.zero_grads()?;
         let mut tally = Tally::new();
-        let mut parts = Vec::new();
-        for prepared in &plan.batches {
-            parts.push(self.micro_step(plan, prepared, mean_weight, &mut tally)?);
-            self.actor.optimizer.accumulate()?;
-        }
+        let (mut parts, mut old) = (Vec::new(), Vec::new());
+        self.train_batches(Role::Actor, &plan.batches, &mut |trainer, at, hidden| {
+            // What the micro-batch before left, which is there by now.
+            tally.flush()?;
+            let objective = trainer.objective(&plan.batches[at], hidden, mean_weight, &mut tally)?;
+            parts.push(objective.parts);
+            old.push(objective.log_prob_r);
+            Ok(objective.loss)
+        })?;
+        tally.flush()?;
+        self.keep_logged(plan, &old)?;
         let began = Instant::now();
         tally.reduce(&*self.dp)?;
+        // Other stages than the last have counted nothing.
+        tally.reduce(&*self.pp)?;
         self.waited(began);
         let step = self.actor.optimizer.step_count();
         let loss = tally.sum(Stat::Loss);
@@ -107,32 +114,12 @@ impl Trainer {
         Ok(is_bad == [0.0])
     }
 
-    /// Forward, loss and backward of one micro-batch; gradients stay in the parameters. Returns what each row or pair added
-    /// to the loss.
-    fn micro_step(
-        &mut self,
-        plan: &Plan,
-        prepared: &Prepared,
-        mean_weight: f64,
-        tally: &mut Tally,
-    ) -> Result<Tensor> {
-        let (began, num_tokens) = (Instant::now(), prepared.batch.tokens.len());
-        self.phase = Phase::Forward;
-        // Where nothing before a layer is trained, its ops have no gradient to tell them that they train.
-        let (objective, tape) = as_trained(|| self.objective(prepared, mean_weight, tally))?;
-        self.observation.detail("forward", began, num_tokens);
-        let began = Instant::now();
-        self.phase = Phase::Backward;
-        objective.loss.f_backward()?;
-        if let Some(tape) = tape {
-            self.policy().backward(tape)?;
-        }
-        self.observation.detail("backward", began, num_tokens);
-        tally.flush()?;
-        if prepared.is_logged && objective.log_prob_r.numel() > 0 {
-            let values = Vec::<f32>::try_from(
-                objective.log_prob_r.f_to_device(Device::Cpu)?.f_to_kind(tch::Kind::Float)?,
-            )?;
+    /// Keeps the log-probs of logged samples, from those of every micro-batch.
+    fn keep_logged(&mut self, plan: &Plan, old: &[Tensor]) -> Result<()> {
+        let logged = plan.batches.iter().zip(old);
+        for (prepared, log_prob_r) in logged.filter(|(prepared, log_prob_r)| prepared.is_logged && log_prob_r.numel() > 0) {
+            let values =
+                Vec::<f32>::try_from(log_prob_r.f_to_device(Device::Cpu)?.f_to_kind(tch::Kind::Float)?)?;
             for (place, value) in prepared.batch.places.iter().zip(values) {
                 if let Some((id, sample)) = plan.logged.get(&place.sample) {
                     let kept = self.report.logged.entry(*id).or_insert_with(|| sample.clone());
@@ -140,7 +127,7 @@ impl Trainer {
                 }
             }
         }
-        Ok(objective.parts)
+        Ok(())
     }
 
     /// The samples, on any rank, whose part of the loss is not a number.
@@ -162,6 +149,7 @@ impl Trainer {
             }
         }
         self.dp.all_reduce(&mut marks, Op::Max)?;
+        self.pp.all_reduce(&mut marks, Op::Max)?;
         let marked = plan.scored.iter().zip(marks).filter(|(_, mark)| *mark > 0.0);
         Ok(marked.map(|(scored, _)| Scored::id(scored)).collect())
     }

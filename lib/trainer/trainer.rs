@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use slime_comm::{Axis, Communicator};
+use slime_comm::{Axis, Communicator, Single};
 use slime_config::{LossType, Moe, RoutingReplay};
 use slime_model::Model;
 use tch::Device;
@@ -41,6 +41,13 @@ pub(crate) struct Trained {
     pub optimizer: Optimizer,
 }
 
+/// Which of the models that are trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Actor,
+    Critic,
+}
+
 /// One rank of the trainer. Every rank is given the same samples; its data-parallel share of them it computes together with
 /// the ranks that its models are split over.
 pub struct Trainer {
@@ -51,6 +58,8 @@ pub struct Trainer {
     pub(crate) comm: Arc<dyn Communicator>,
     /// The ranks that have the samples between them.
     pub(crate) dp: Arc<dyn Communicator>,
+    /// The ranks that have the layers between them; of them the last computes the loss.
+    pub(crate) pp: Arc<dyn Communicator>,
     pub(crate) settings: Settings,
     pub(crate) observation: Observation,
     pub(crate) report: Report,
@@ -77,7 +86,8 @@ impl Trainer {
         let Roles { mut policy, reference, teacher, critic } = roles.into();
         policy.params_mut().freeze(&settings.train.freeze)?;
         let algorithm = &settings.algorithm;
-        let has_head = |model: &Model| model.has_value_head();
+        // Heads are the last stage's.
+        let has_head = |model: &Model| model.has_value_head() || !model.stage().is_last();
         for (is_there, is_needed, role) in [
             (reference.is_some(), algorithm.has_reference(), "a reference"),
             (critic.as_ref().is_some_and(has_head), algorithm.has_critic(), "a critic with a value head"),
@@ -90,9 +100,9 @@ impl Trainer {
         if algorithm.routing_replay != RoutingReplay::None && policy.config().moe.is_none() {
             tracing::warn!("algorithm.routing_replay has no effect: the model has no experts");
         }
-        let dp = match policy.params().parallel() {
-            None => comm.clone(),
-            Some(parallel) => parallel.mesh().split(&*comm, Axis::Dp)?,
+        let (dp, pp): (_, Arc<dyn Communicator>) = match policy.params().parallel() {
+            None => (comm.clone(), Arc::new(Single)),
+            Some(parallel) => (parallel.mesh().split(&*comm, Axis::Dp)?, parallel.mesh().split(&*comm, Axis::Pp)?),
         };
         let trained = |model: Model| {
             let groups = Arc::new(GradientGroups::new(&comm, model.params())?);
@@ -109,6 +119,7 @@ impl Trainer {
             teacher,
             comm,
             dp,
+            pp,
             settings,
             observation,
             report,
@@ -174,7 +185,8 @@ impl Trainer {
         let mut plans = self.plan(scored)?;
         let batches = || plans.iter().flat_map(|plan| &plan.batches);
         let flops: f64 = batches().map(|b| forward_flops(self.policy().config(), &b.batch)).sum();
-        self.report.forward_flops = flops / self.policy().params().place().tp.size as f64;
+        let place = self.policy().params().place();
+        self.report.forward_flops = flops / (place.tp.size * place.stage.pipeline.num_stages) as f64;
         self.report.data_preprocess = self.observation.phase("data_preprocess", began);
         self.fix_log_probs(&mut plans)?;
         self.fix_values(&mut plans)?;
@@ -228,10 +240,10 @@ impl Trainer {
         plans.iter_mut().flat_map(|plan| &mut plan.batches)
     }
 
-    /// Whether this rank tells what the ranks that compute the same samples all know.
+    /// Whether this rank tells what the ranks that compute the loss of the same samples all know.
     pub(crate) fn speaks(&self) -> bool {
-        let parallel = self.policy().params().parallel();
-        parallel.is_none_or(|parallel| parallel.mesh().coordinate(Axis::Tp, self.comm.rank()) == 0)
+        let place = self.policy().params().place();
+        place.tp.rank == 0 && place.stage.is_last()
     }
 
     /// Counts the time since `began` as waiting for other ranks.

@@ -3,12 +3,13 @@
 //! Of the products of a layer the first of two is cut by rows and the second by columns, so that between them nothing has to
 //! be exchanged: `qkv` and `o_proj` by heads, `gate_up` and `down` by width. The vocabulary (`embed`, `head`) is cut by rows.
 //! Experts are dealt out whole and, with `etp`, cut by width as well. Everything else is held whole by every rank, which
-//! sees its share of the tokens. (Shoeybi et al., arXiv 1909.08053; the shares of tokens: Korthikanti et al., arXiv
+//! sees its share of the tokens. Before all that the stages of a pipeline have the layers between them; the first has the
+//! embedding, the last the final norm and the heads. (Shoeybi et al., arXiv 1909.08053; the shares of tokens: Korthikanti et al., arXiv
 //! 2205.05198.) No storage is padded: where something does not divide, the first ranks have one more.
 
 use std::ops::Range;
 
-use slime_config::{HfConfig, QkNormScope, TensorBox};
+use slime_config::{HfConfig, PipelineStage, QkNormScope, TensorBox};
 
 use crate::{StorageSpec, ViewSpec};
 
@@ -41,11 +42,13 @@ pub struct Place {
     pub ep: Share,
     /// Among those that share the width of an expert.
     pub etp: Share,
+    /// The stage of the pipeline.
+    pub stage: PipelineStage,
 }
 
 impl Default for Place {
     fn default() -> Self {
-        Self { tp: Share::WHOLE, ep: Share::WHOLE, etp: Share::WHOLE }
+        Self { tp: Share::WHOLE, ep: Share::WHOLE, etp: Share::WHOLE, stage: PipelineStage::WHOLE }
     }
 }
 
@@ -64,11 +67,20 @@ pub fn kv_copies(config: &HfConfig, tp: usize) -> usize {
     (tp / config.num_key_value_heads).max(1)
 }
 
-/// What of `spec`, a storage of the whole model, the rank at `place` holds. The axes divide heads and experts
+/// Whether a stage holds a storage of the whole model. A tied head that is not where the embedding is holds a copy of that.
+pub fn is_of_stage(spec: &StorageSpec, config: &HfConfig, stage: PipelineStage) -> bool {
+    match spec.layer() {
+        Some(layer) => stage.layers(config.num_hidden_layers).iter().any(|run| run.contains(&layer)),
+        None if spec.name == "embed" => stage.is_first() || config.tie_word_embeddings && stage.is_last(),
+        None => stage.is_last(),
+    }
+}
+
+/// What of `spec`, a storage of the whole model that its stage holds, the rank at `place` holds. The axes divide heads and experts
 /// (`slime_config::Parallel::data_parallel`).
 #[must_use]
 pub fn split(spec: StorageSpec, config: &HfConfig, place: Place) -> StorageSpec {
-    let Place { tp, ep, etp } = place;
+    let Place { tp, ep, etp, .. } = place;
     let (num_q, num_kv, dim) = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);
     let heads = |heads: Range<usize>| heads.start * dim..heads.end * dim;
     let (q, kv) = (heads(tp.of(num_q)), heads(kv_heads(config, tp)));
@@ -120,6 +132,11 @@ fn after(start: usize, range: &Range<usize>) -> Range<usize> {
 }
 
 impl StorageSpec {
+    /// The layer that a storage such as `layers.3.qkv` belongs to.
+    pub fn layer(&self) -> Option<usize> {
+        self.name.strip_prefix("layers.")?.split('.').next()?.parse().ok()
+    }
+
     /// The storage of these rows alone, in order. Ranges do not cross the border of two views unless they hold both whole.
     fn keep_rows(self, kept: &[Range<usize>]) -> Self {
         let row_len = self.row_len();
@@ -200,7 +217,12 @@ mod tests {
     fn places(tp: usize, ep: usize, etp: usize) -> Vec<Place> {
         let share = |rank: usize, size: usize| Share { rank: rank % size, size };
         (0..tp.max(ep * etp))
-            .map(|rank| Place { tp: share(rank, tp), ep: share(rank / etp, ep), etp: share(rank, etp) })
+            .map(|rank| Place {
+                tp: share(rank, tp),
+                ep: share(rank / etp, ep),
+                etp: share(rank, etp),
+                ..Place::default()
+            })
             .collect()
     }
 

@@ -23,8 +23,7 @@ fn rank(name: &str, comm: &Arc<dyn Communicator>, layout: Layout) -> ([Tensor; 2
     let parallel = Arc::new(Parallel::new(comm, mesh, Device::Cpu).unwrap());
     let model = Model::load_part(fixture(name), (Kind::Double, Device::Cpu), Extra::None, Some(parallel));
     let model = model.unwrap();
-    let by_storage = model.params().by_storage();
-    let whole = model.params().whole_tensors(&by_storage).map(Result::unwrap);
+    let whole = model.params().whole_tensors().map(Result::unwrap);
     let whole = whole.filter_map(|(name, tensor)| Some((name, tensor?))).collect();
     (pass(&model), whole)
 }

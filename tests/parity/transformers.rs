@@ -1,6 +1,6 @@
 //! Against `transformers`, and gradients against differences.
 
-use slime_model::{Context, Model, Segment, Shaping};
+use slime_model::{Context, Input, Model, Segment, Shaping};
 use slime_weights::WeightDir;
 use tch::{Device, Kind, Tensor};
 
@@ -116,7 +116,8 @@ fn layer_for_further_tokens_gives_the_loss_and_gradients_of_the_definition() {
             (0..b).map(|at| Segment::alone((at * len) as usize, len as usize)).collect();
         Context::packed(&segments, Kind::Float, Device::Cpu).unwrap()
     };
-    let (residual, hidden) = model.forward_with_residual(&mut packed(t), &tokens.view([-1])).unwrap();
+    let output = model.forward_run(&mut packed(t), 0, Input::Tokens(&tokens.view([-1]))).unwrap();
+    let (residual, hidden) = (output.residual_td, output.hidden_td.unwrap());
     assert!(max_diff(&hidden, &model.forward(&mut packed(t), &tokens.view([-1])).unwrap()) < 1e-6);
     let len = t - 2;
     let part = |x: &Tensor, start: i64| x.narrow(1, start, len).reshape([b * len, -1]).squeeze_dim(-1);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use slime_cli::Failure;
+use slime_config::Pipeline;
 use slime_weights::{Plan, PlanLayout, StageShare, gib};
 
 use super::{Report, table};
@@ -14,12 +15,12 @@ pub fn report(path: &Path, layout: Layout) -> Result<Report, Failure> {
     let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     let text = std::fs::read_to_string(&path).map_err(|error| Failure::open(path.display(), &error))?;
     let Layout { tp, pp, cp, ep, etp, dp } = layout;
-    let plan = Plan::new(&text, &path, PlanLayout { tp, pp, cp, ep, etp, dp }).map_err(failure)?;
+    let plan = Plan::new(&text, &path, PlanLayout { tp, pipeline: Pipeline::even(pp), cp, ep, etp, dp }).map_err(failure)?;
     Ok(Report { json: json(&path, &plan), text: format!("{}\n{}", facts(&path, &plan), stages(&plan)) })
 }
 
 fn facts(path: &Path, plan: &Plan) -> String {
-    let PlanLayout { tp, pp, cp, ep, etp, dp } = plan.layout;
+    let (PlanLayout { tp, cp, ep, etp, dp, .. }, pp) = (plan.layout, plan.layout.pp());
     let mtp = match plan.num_mtp_parameters {
         0 => String::new(),
         num => {
@@ -63,7 +64,7 @@ fn stages(plan: &Plan) -> String {
         let vocabulary = if share.has_embedding || share.has_head { share.vocab_rows } else { 0 };
         vec![
             stage.to_string(),
-            format!("{}..{}", share.layers.start, share.layers.end),
+            runs(share).map(|[start, end]| format!("{start}..{end}")).collect::<Vec<_>>().join(", "),
             share.heads.to_string(),
             share.key_value_heads.to_string(),
             share.experts.to_string(),
@@ -78,7 +79,7 @@ fn stages(plan: &Plan) -> String {
 }
 
 fn json(path: &Path, plan: &Plan) -> Value {
-    let PlanLayout { tp, pp, cp, ep, etp, dp } = plan.layout;
+    let (PlanLayout { tp, cp, ep, etp, dp, .. }, pp) = (plan.layout, plan.layout.pp());
     let kinds: Map<String, Value> =
         plan.by_kind.iter().map(|(kind, num)| ((*kind).to_owned(), Value::from(*num))).collect();
     json!({
@@ -98,7 +99,7 @@ fn json(path: &Path, plan: &Plan) -> Value {
 
 fn stage(share: &StageShare) -> Value {
     json!({
-        "layers": [share.layers.start, share.layers.end],
+        "layers": runs(share).collect::<Vec<_>>(),
         "has_embedding": share.has_embedding,
         "has_head": share.has_head,
         "vocab_rows": share.vocab_rows,
@@ -110,4 +111,9 @@ fn stage(share: &StageShare) -> Value {
         "gradient_bytes": share.gradient_bytes(),
         "optimizer_bytes": share.optimizer_bytes(),
     })
+}
+
+/// The layers of a stage.
+fn runs(share: &StageShare) -> impl Iterator<Item = [usize; 2]> + '_ {
+    share.layers.iter().map(|run| [run.start, run.end])
 }

@@ -125,7 +125,7 @@ fn parse_layout(text: &str) -> Result<PlanLayout, String> {
         let (axis, size) = part.split_once('=').ok_or_else(|| format!("expected AXIS=N, got {part:?}"))?;
         let place = match axis {
             "tp" => &mut layout.tp,
-            "pp" => &mut layout.pp,
+            "pp" => &mut layout.pipeline.num_stages,
             "cp" => &mut layout.cp,
             "ep" => &mut layout.ep,
             "etp" => &mut layout.etp,
@@ -139,12 +139,14 @@ fn parse_layout(text: &str) -> Result<PlanLayout, String> {
 
 #[cfg(test)]
 mod tests {
+    use slime_config::Pipeline;
+
     use super::*;
 
     #[test]
     fn axes_left_out_are_one() {
         let layout = parse_layout("tp=8,ep=16,pp=4").unwrap();
-        assert_eq!(layout, PlanLayout { tp: 8, ep: 16, pp: 4, ..PlanLayout::SINGLE });
+        assert_eq!(layout, PlanLayout { tp: 8, ep: 16, pipeline: Pipeline::even(4), ..PlanLayout::SINGLE });
         assert_eq!(parse_layout("tp8").unwrap_err(), "expected AXIS=N, got \"tp8\"");
         assert_eq!(parse_layout("vp=2").unwrap_err(), "expected tp, pp, cp, ep, etp or dp, got \"vp\"");
         assert_eq!(parse_layout("tp=0").unwrap_err(), "expected a whole number above 0, got 0");

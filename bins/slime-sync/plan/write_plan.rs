@@ -87,7 +87,7 @@ pub fn transfers(reshard: &ReshardPlan) -> Result<(), Failure> {
 pub fn json(plan: &Plan, config: &HfConfig, reshard: &ReshardPlan) -> Result<(), Failure> {
     let traffic = reshard.traffic();
     let axes = |layout: PlanLayout| {
-        let PlanLayout { tp, pp, cp, ep, etp, dp } = layout;
+        let (PlanLayout { tp, cp, ep, etp, dp, .. }, pp) = (layout, layout.pp());
         json!({"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "dp": dp})
     };
     let object = json!({
@@ -109,7 +109,7 @@ pub fn json(plan: &Plan, config: &HfConfig, reshard: &ReshardPlan) -> Result<(),
 }
 
 fn layout(layout: PlanLayout) -> String {
-    let PlanLayout { tp, pp, cp, ep, etp, dp } = layout;
+    let (PlanLayout { tp, cp, ep, etp, dp, .. }, pp) = (layout, layout.pp());
     let axes = [("tp", tp), ("pp", pp), ("cp", cp), ("ep", ep), ("etp", etp), ("dp", dp)];
     let given: Vec<String> =
         axes.iter().filter(|(_, size)| *size > 1).map(|(axis, size)| format!("{axis} {size}")).collect();

@@ -5,22 +5,26 @@
 mod tiny;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use slime_comm::{Communicator, Layout, Mesh, Single, Threads};
-use slime_config::{RoutingReplay, TensorBox};
-use slime_model::{Extra, Model, Parallel};
+use slime_config::{HfConfig, Pipeline, RoutingReplay, TensorBox};
+use slime_model::{Extra, Model, Parallel, WholeTensors};
 use slime_trainer::{Scored, Settings, Trainer};
 use tch::{Device, Kind, Tensor};
+use tiny::deep::deeper;
 use tiny::{rollout, settings};
 
 /// Largest difference of any element, relative to the largest element of its tensor.
 const BOUND: f64 = 1e-9;
 
+/// Axes of a layout: tp, dp, ep, etp.
+type Split = [usize; 4];
+
 /// Model, then tp, dp, ep and etp. The models have 4 heads and 2 key-value heads; experts are 6 (softmax) and 8 (sigmoid,
 /// correction bias, a shared expert).
-const LAYOUTS: [(&str, [usize; 4]); 45] = [
+const SPLIT: [(&str, Split); 45] = [
     ("llama", [2, 1, 1, 1]),
     ("llama_tied", [2, 1, 1, 1]),
     ("llama_tied", [4, 2, 1, 1]),
@@ -68,6 +72,28 @@ const LAYOUTS: [(&str, [usize; 4]); 45] = [
     ("minimax_m2", [4, 2, 2, 2]),
 ];
 
+/// Model and its layers, tp, dp, ep and etp, and the pipeline.
+const STAGES: [(&str, usize, Split, Pipeline); 18] = [
+    ("llama", 2, [1, 1, 1, 1], Pipeline::even(2)),
+    ("llama_tied", 2, [1, 1, 1, 1], Pipeline::even(2)),
+    ("llama_tied", 4, [2, 2, 1, 1], Pipeline::even(2)),
+    ("llama_tied", 4, [1, 1, 1, 1], Pipeline { chunks: 2, ..Pipeline::even(2) }),
+    ("qwen2", 5, [1, 2, 1, 1], Pipeline::even(3)),
+    ("qwen3", 4, [1, 1, 1, 1], Pipeline::even(4)),
+    ("qwen3", 4, [2, 1, 1, 1], Pipeline { first: Some(1), ..Pipeline::even(2) }),
+    ("qwen3", 8, [1, 2, 1, 1], Pipeline { last: Some(1), ..Pipeline::even(4) }),
+    ("qwen3", 8, [1, 1, 1, 1], Pipeline { chunks: 4, ..Pipeline::even(2) }),
+    ("qwen3", 8, [2, 2, 1, 1], Pipeline { chunks: 2, ..Pipeline::even(4) }),
+    ("glm4", 4, [2, 1, 1, 1], Pipeline::even(2)),
+    ("qwen3_moe", 4, [1, 2, 2, 1], Pipeline::even(2)),
+    ("qwen3_moe", 4, [2, 2, 2, 2], Pipeline { chunks: 2, ..Pipeline::even(2) }),
+    ("qwen3_moe", 4, [2, 1, 2, 1], Pipeline::even(4)),
+    ("glm4_moe", 6, [2, 2, 4, 1], Pipeline::even(2)),
+    ("glm4_moe", 6, [1, 4, 4, 1], Pipeline { first: Some(2), last: Some(1), ..Pipeline::even(3) }),
+    ("glm4_moe", 8, [2, 2, 4, 1], Pipeline { chunks: 2, ..Pipeline::even(4) }),
+    ("minimax_m2", 4, [2, 1, 2, 1], Pipeline::even(2)),
+];
+
 /// What one rank or all of them together computed.
 struct Run {
     losses: Vec<f64>,
@@ -82,22 +108,31 @@ fn three_steps() -> Settings {
     let mut settings = settings();
     settings.num_steps_per_rollout = 3;
     settings.algorithm.entropy_coef = 0.01;
+    settings.train.max_tokens_per_gpu = 24;
     settings
 }
 
-fn run(name: &str, comm: Arc<dyn Communicator>, mesh: Option<Mesh>) -> Run {
-    run_as((name, Extra::None, Kind::Double), &three_steps(), &rollout(5, 3), comm, mesh)
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name)
 }
 
+fn run(dir: &Path, comm: Arc<dyn Communicator>, site: Option<Site>) -> Run {
+    run_as((dir, Extra::None, Kind::Double), &three_steps(), &rollout(5, 3), comm, site)
+}
+
+/// How a model is laid out.
+type Site = (Mesh, Pipeline);
+
 fn run_as(
-    (name, extra, kind): (&str, Extra, Kind),
+    (dir, extra, kind): (&Path, Extra, Kind),
     settings: &Settings,
     scored: &[Scored],
     comm: Arc<dyn Communicator>,
-    mesh: Option<Mesh>,
+    site: Option<Site>,
 ) -> Run {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name);
-    let parallel = mesh.map(|mesh| Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap()));
+    let parallel = site.map(|(mesh, pipeline)| {
+        Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap().with_pipeline(pipeline))
+    });
     let model = Model::load_part(dir, (kind, Device::Cpu), extra, parallel).unwrap();
     let mut trainer = Trainer::new(model, comm, settings.clone()).unwrap();
     let mut first = Vec::new();
@@ -110,8 +145,8 @@ fn run_as(
         })
         .unwrap();
     let params = trainer.policy().params();
-    let whole = |tensors: &[(String, Tensor)]| {
-        let whole = params.whole_tensors(tensors).map(Result::unwrap);
+    let whole = |whole: WholeTensors<'_>| {
+        let whole = whole.map(Result::unwrap);
         whole.filter_map(|(name, tensor)| Some((name, tensor?.copy()))).collect()
     };
     let views = params.views().unwrap();
@@ -121,8 +156,8 @@ fn run_as(
         parts: parts.collect(),
         losses: steps.iter().map(|step| step.loss).collect(),
         norms: steps.iter().map(|step| step.grad_norm).collect(),
-        grads: whole(&first),
-        weights: whole(&params.by_storage()),
+        grads: whole(params.whole_gradients(&first)),
+        weights: whole(params.whole_tensors()),
     }
 }
 
@@ -157,36 +192,80 @@ fn holds_alike(ranks: &[Run], what: &str) {
     }
 }
 
-/// The row of the README's table.
-fn check(name: &str, [tp, dp, ep, etp]: [usize; 4], alone: &Run) -> String {
-    let layout = Layout { tp, dp, ep, etp, ..Layout::default() };
-    let mesh = Mesh::new(layout, tp * dp).unwrap();
-    let ranks = Threads::spawn(tp * dp, |comm| run(name, Arc::new(comm), Some(mesh))).unwrap();
-    let what = |of: &str| format!("{name}, tp {tp} dp {dp} ep {ep} etp {etp}: {of}");
-    for rank in &ranks {
-        numbers_apart(&rank.losses, &alone.losses, &what("loss"));
-        numbers_apart(&rank.norms, &alone.norms, &what("gradient norm"));
-    }
-    holds_alike(&ranks, &what("replicas"));
-    let first = &ranks[0];
-    let loss = numbers_apart(&first.losses, &alone.losses, &what("loss"));
-    let grads = apart(&first.grads, &alone.grads, &what("gradient"));
-    let weights = apart(&first.weights, &alone.weights, &what("weights"));
-    println!("{}: {loss:.1e}, gradients {grads:.1e}, weights {weights:.1e}", what("loss"));
-    format!("| `{name}` | {tp} | {dp} | {ep} | {etp} | yes | yes | yes |\n")
+/// A model on a layout.
+struct Case {
+    name: &'static str,
+    num_layers: usize,
+    layout: Layout,
+    pipeline: Pipeline,
 }
 
-const HEAD: &str = "| model | tp | dp | ep | etp | loss | gradients | weights after 3 steps |\n|---|---|---|---|---|---|---|---|\n";
+impl Case {
+    /// The row of the README's table.
+    fn row(&self) -> String {
+        let Self { name, num_layers, layout: Layout { tp, pp, cp, dp, ep, etp }, pipeline } = self;
+        let layers = match (pipeline.first.or(pipeline.last), pipeline.num_stages) {
+            (None, _) | (_, 1) => num_layers.to_string(),
+            _ => {
+                let runs = pipeline.layers(*num_layers);
+                runs.iter().map(|run| run.len().to_string()).collect::<Vec<_>>().join(" + ")
+            }
+        };
+        let pp = if pipeline.chunks > 1 { format!("{pp} x {}", pipeline.chunks) } else { pp.to_string() };
+        format!("| `{name}` | {layers} | {tp} | {pp} | {cp} | {dp} | {ep} | {etp} | yes | yes | yes |\n")
+    }
+
+    fn check(&self, dir: &Path, alone: &Run) {
+        let Layout { tp, pp, cp, dp, .. } = self.layout;
+        let mesh = Mesh::new(self.layout, tp * pp * cp * dp).unwrap();
+        let site = Some((mesh, self.pipeline));
+        let ranks = Threads::spawn(mesh.size(), |comm| run(dir, Arc::new(comm), site)).unwrap();
+        let what = |of: &str| format!("{}, {:?}, {:?}: {of}", self.name, self.layout, self.pipeline);
+        for rank in &ranks {
+            numbers_apart(&rank.losses, &alone.losses, &what("loss"));
+            numbers_apart(&rank.norms, &alone.norms, &what("gradient norm"));
+        }
+        holds_alike(&ranks, &what("replicas"));
+        let first = &ranks[0];
+        let loss = numbers_apart(&first.losses, &alone.losses, &what("loss"));
+        let grads = apart(&first.grads, &alone.grads, &what("gradient"));
+        let weights = apart(&first.weights, &alone.weights, &what("weights"));
+        println!("{}: {loss:.1e}, gradients {grads:.1e}, weights {weights:.1e}", what("loss"));
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let num_layers = |name| HfConfig::load(fixture(name)).unwrap().num_hidden_layers;
+    let mut cases = Vec::new();
+    for (name, [tp, dp, ep, etp]) in SPLIT {
+        let layout = Layout { tp, dp, ep, etp, ..Layout::default() };
+        cases.push(Case { name, num_layers: num_layers(name), layout, pipeline: Pipeline::WHOLE });
+    }
+    for (name, num_layers, [tp, dp, ep, etp], pipeline) in STAGES {
+        let layout = Layout { tp, dp, ep, etp, pp: pipeline.num_stages, ..Layout::default() };
+        cases.push(Case { name, num_layers, layout, pipeline });
+    }
+    cases
+}
+
+const HEAD: &str = "| model | layers | tp | pp | cp | dp | ep | etp | loss | gradients | weights after 3 steps |\n\
+                    |---|---|---|---|---|---|---|---|---|---|---|\n";
 
 /// Set `SLIME_WRITE_TABLE=1` to write the table into the README instead of comparing it.
 #[test]
 fn split_models_train_as_on_one_rank_and_the_readme_says_which() {
     tch::set_num_threads(1);
-    let mut alone: BTreeMap<&str, Run> = BTreeMap::new();
+    let folder = tempfile::tempdir().unwrap();
+    let mut alone: BTreeMap<(&str, usize), (PathBuf, Run)> = BTreeMap::new();
     let mut table = HEAD.to_owned();
-    for (name, layout) in LAYOUTS {
-        let alone = alone.entry(name).or_insert_with(|| run(name, Arc::new(Single), None));
-        table.push_str(&check(name, layout, alone));
+    for case in cases() {
+        let (dir, alone) = alone.entry((case.name, case.num_layers)).or_insert_with(|| {
+            let dir = deeper(folder.path(), case.name, case.num_layers);
+            let alone = run(&dir, Arc::new(Single), None);
+            (dir, alone)
+        });
+        case.check(dir, alone);
+        table.push_str(&case.row());
     }
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -203,12 +282,13 @@ fn split_models_train_as_on_one_rank_and_the_readme_says_which() {
 /// The model of one rank and of several under the same settings.
 fn compare((name, extra): (&str, Extra), settings: &Settings, scored: &[Scored], layout: Layout) {
     tch::set_num_threads(1);
-    let model = (name, extra, Kind::Double);
-    let mesh = Mesh::new(layout, layout.tp * layout.dp).unwrap();
+    let dir = fixture(name);
+    let model = (dir.as_path(), extra, Kind::Double);
+    let mesh = Mesh::new(layout, layout.tp * layout.pp * layout.cp * layout.dp).unwrap();
+    let site = Some((mesh, Pipeline::even(layout.pp)));
     let alone = run_as(model, settings, scored, Arc::new(Single), None);
     let ranks =
-        Threads::spawn(mesh.size(), |comm| run_as(model, settings, scored, Arc::new(comm), Some(mesh)))
-            .unwrap();
+        Threads::spawn(mesh.size(), |comm| run_as(model, settings, scored, Arc::new(comm), site)).unwrap();
     numbers_apart(&ranks[0].losses, &alone.losses, "loss");
     apart(&ranks[0].grads, &alone.grads, "gradient");
     apart(&ranks[0].weights, &alone.weights, "weights");
@@ -218,8 +298,8 @@ fn compare((name, extra): (&str, Extra), settings: &Settings, scored: &[Scored],
 fn layer_for_further_tokens_is_split_too() {
     let mut settings = three_steps();
     settings.train.mtp_loss_coef = Some(0.3);
-    for (tp, dp) in [(2, 2), (4, 1)] {
-        compare(("mimo", Extra::Mtp), &settings, &rollout(5, 3), Layout { tp, dp, ..Layout::default() });
+    for (tp, pp, dp) in [(2, 1, 2), (4, 1, 1), (1, 2, 1), (2, 2, 2)] {
+        compare(("mimo", Extra::Mtp), &settings, &rollout(5, 3), Layout { tp, pp, dp, ..Layout::default() });
     }
 }
 
@@ -231,23 +311,27 @@ fn replayed_tokens_go_where_they_went_on_every_layout() {
         let rows = scored.sample.tokens.len() - 1;
         scored.sample.routed_experts = (0..rows as u16 * 6).map(|at| (at + at / 6) % 8).collect();
     }
-    let layout = Layout { tp: 2, dp: 2, ep: 4, ..Layout::default() };
-    for replay in [RoutingReplay::Rollout, RoutingReplay::Recomputed] {
-        let mut settings = three_steps();
-        settings.algorithm.routing_replay = replay;
-        compare(("glm4_moe", Extra::None), &settings, &scored, layout);
+    let split = Layout { tp: 2, dp: 2, ep: 4, ..Layout::default() };
+    for layout in [split, Layout { pp: 3, ..Layout::default() }] {
+        for replay in [RoutingReplay::Rollout, RoutingReplay::Recomputed] {
+            let mut settings = three_steps();
+            settings.algorithm.routing_replay = replay;
+            compare(("glm4_moe", Extra::None), &settings, &scored, layout);
+        }
     }
 }
 
 #[test]
 fn bf16_stays_near_one_rank() {
     tch::set_num_threads(1);
-    let run = |comm: Arc<dyn Communicator>, mesh| {
-        run_as(("qwen3", Extra::None, Kind::BFloat16), &three_steps(), &rollout(5, 3), comm, mesh)
+    let dir = fixture("qwen3");
+    let run = |comm: Arc<dyn Communicator>, site| {
+        run_as((&dir, Extra::None, Kind::BFloat16), &three_steps(), &rollout(5, 3), comm, site)
     };
     let alone = run(Arc::new(Single), None);
-    let mesh = Mesh::new(Layout { tp: 2, dp: 2, ..Layout::default() }, 4).unwrap();
-    let ranks = Threads::spawn(4, |comm| run(Arc::new(comm), Some(mesh))).unwrap();
+    let mesh = Mesh::new(Layout { tp: 2, pp: 2, dp: 2, ..Layout::default() }, 8).unwrap();
+    let ranks =
+        Threads::spawn(8, |comm| run(Arc::new(comm), Some((mesh, Pipeline::even(2))))).unwrap();
     holds_alike(&ranks, "bf16");
     for (got, expected) in ranks[0].norms.iter().zip(&alone.norms) {
         assert!((got - expected).abs() < 0.05 * expected, "{got} and {expected}");
@@ -261,7 +345,7 @@ fn bf16_stays_near_one_rank() {
 
 #[test]
 fn ranks_hold_a_part_of_the_model() {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/glm4_moe");
+    let dir = fixture("glm4_moe");
     let whole = Model::load(&dir, Kind::Float, Device::Cpu).unwrap().params().num_parameters();
     let layout = Layout { tp: 2, dp: 2, ep: 4, ..Layout::default() };
     let mesh = Mesh::new(layout, 4).unwrap();

@@ -34,9 +34,9 @@ fn train(roles: Roles, comm: Arc<dyn Communicator>, settings: &Settings, scored:
         grads.extend(of_step.whole()?);
         Ok(())
     });
-    let critic = trainer.critic().into_iter().flat_map(|critic| critic.params().by_storage());
-    let weights = trainer.policy().params().by_storage().into_iter().chain(critic);
-    let weights = weights.map(|(name, tensor)| (name, tensor.detach().copy())).collect();
+    let critic = trainer.critic().into_iter().flat_map(|critic| critic.params().iter());
+    let weights = trainer.policy().params().iter().chain(critic);
+    let weights = weights.map(|(spec, tensor)| (spec.name.clone(), tensor.detach().copy())).collect();
     Run { steps: steps.unwrap(), grads, weights }
 }
 

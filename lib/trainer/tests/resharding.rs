@@ -78,8 +78,7 @@ fn load(trainer: &mut Trainer, state: &State, progress: Progress) {
 /// The weights of the whole model, on the first rank.
 fn weights(trainer: &Trainer) -> State {
     let params = trainer.policy().params();
-    let by_storage = params.by_storage();
-    let whole = params.whole_tensors(&by_storage).map(Result::unwrap);
+    let whole = params.whole_tensors().map(Result::unwrap);
     let values = |tensor: tch::Tensor| Vec::try_from(tensor.to_kind(Kind::Float).reshape([-1])).unwrap();
     whole.filter_map(|(name, tensor)| Some((name, values(tensor?)))).collect()
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use slime_comm::{Axis, Layout, Mesh};
-use slime_config::{HfConfig, TensorBox};
-use slime_weights::{Place, PlanLayout, Share, StorageSpec, split, storages};
+use slime_config::{HfConfig, PipelineStage, TensorBox};
+use slime_weights::{Place, PlanLayout, Share, StorageSpec, is_of_stage, split, storages};
 
 use crate::Result;
 
@@ -58,33 +58,22 @@ pub(super) fn held_by_rank(
     tensors: &Tensors,
     layout: PlanLayout,
 ) -> Result<Vec<Vec<Held>>> {
-    let PlanLayout { tp, pp, cp, ep, etp, dp } = layout;
+    let (PlanLayout { tp, cp, ep, etp, dp, pipeline }, pp) = (layout, layout.pp());
     let mesh = Mesh::new(Layout { tp, pp, cp, dp, ep, etp }, layout.world_size())?;
-    let stages = layout.layers(config.num_hidden_layers);
     let specs = storages(config);
     let mut known: HashMap<[usize; 4], Vec<Held>> = HashMap::new();
     let of_rank = |rank: usize| {
-        let [stage, tp, ep, etp] = [Axis::Pp, Axis::Tp, Axis::Ep, Axis::Etp]
-            .map(|axis| Share { rank: mesh.coordinate(axis, rank), size: mesh.axis_size(axis) });
+        let share =
+            |axis| Share { rank: mesh.coordinate(axis, rank), size: mesh.axis_size(axis) };
+        let [tp, ep, etp] = [Axis::Tp, Axis::Ep, Axis::Etp].map(share);
+        let stage = PipelineStage { rank: mesh.coordinate(Axis::Pp, rank), pipeline };
         let own = || {
-            let place = Place { tp, ep, etp };
-            let is_here = |spec: &&StorageSpec| match layer_of(&spec.name) {
-                Some(layer) => stages[stage.rank].contains(&layer),
-                None if spec.name == "embed" => {
-                    stage.rank == 0 || config.tie_word_embeddings && stage.rank + 1 == stage.size
-                }
-                None => stage.rank + 1 == stage.size,
-            };
-            let cut = |spec: &StorageSpec| split(spec.clone(), config, place).views;
+            let is_here = |spec: &&StorageSpec| is_of_stage(spec, config, stage);
+            let cut = |spec: &StorageSpec| split(spec.clone(), config, Place { tp, ep, etp, stage }).views;
             let views = specs.iter().filter(is_here).flat_map(cut);
             views.map(|view| Held { tensor: tensors.numbers[&view.name], part: view.part }).collect()
         };
         known.entry([stage.rank, tp.rank, ep.rank, etp.rank]).or_insert_with(own).clone()
     };
     Ok((0..mesh.size()).map(of_rank).collect())
-}
-
-/// The layer that a storage such as `layers.3.qkv` belongs to.
-fn layer_of(storage: &str) -> Option<usize> {
-    storage.strip_prefix("layers.")?.split('.').next()?.parse().ok()
 }

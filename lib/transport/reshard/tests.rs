@@ -22,7 +22,7 @@ fn parse(text: &str) -> HfConfig {
 }
 
 fn layout(tp: usize, pp: usize, cp: usize, ep: usize, etp: usize, dp: usize) -> PlanLayout {
-    PlanLayout { tp, pp, cp, ep, etp, dp }
+    PlanLayout { tp, pipeline: Pipeline::even(pp), cp, ep, etp, dp }
 }
 
 fn random_layout(rng: &mut ChaCha8Rng, is_moe: bool, max_pp: usize) -> PlanLayout {

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::path::Path;
 
+use slime_config::Pipeline;
+
 use super::table::ModelTable;
 use crate::{Error, Result};
 
@@ -11,8 +13,8 @@ use crate::{Error, Result};
 pub struct PlanLayout {
     /// Ranks that divide every matrix.
     pub tp: usize,
-    /// Stages of the pipeline.
-    pub pp: usize,
+    /// Stages of the pipeline, and the layers of each.
+    pub pipeline: Pipeline,
     /// Ranks that divide a sequence.
     pub cp: usize,
     /// Ranks of a stage that divide the experts.
@@ -25,11 +27,11 @@ pub struct PlanLayout {
 
 impl PlanLayout {
     /// One rank.
-    pub const SINGLE: Self = Self { tp: 1, pp: 1, cp: 1, ep: 1, etp: 1, dp: 1 };
+    pub const SINGLE: Self = Self { tp: 1, pipeline: Pipeline::WHOLE, cp: 1, ep: 1, etp: 1, dp: 1 };
 
     /// Ranks of the world: `ep` and `etp` take their ranks from the others of a stage.
     pub fn world_size(&self) -> usize {
-        self.tp * self.pp * self.cp * self.dp
+        self.tp * self.pp() * self.cp * self.dp
     }
 
     /// Ranks of a stage.
@@ -37,11 +39,14 @@ impl PlanLayout {
         self.tp * self.cp * self.dp
     }
 
-    /// The layers of each stage: equal numbers, the first stages one more.
-    pub fn layers(&self, num_layers: usize) -> Vec<Range<usize>> {
-        let (each, more) = (num_layers / self.pp, num_layers % self.pp);
-        let start = |stage: usize| stage * each + stage.min(more);
-        (0..self.pp).map(|stage| start(stage)..start(stage + 1)).collect()
+    /// Stages of the pipeline.
+    pub fn pp(&self) -> usize {
+        self.pipeline.num_stages
+    }
+
+    /// The layers of one stage, in one or several runs.
+    pub fn layers(&self, stage: usize, num_layers: usize) -> Vec<Range<usize>> {
+        self.pipeline.of_stage(stage, num_layers)
     }
 
     /// # Errors
@@ -66,12 +71,9 @@ impl PlanLayout {
                 format!("tp divides the {kv_heads} heads of keys and values or is a multiple of them"),
             );
         }
-        if self.pp > table.num_layers {
-            return refuse(
-                "pp",
-                self.pp,
-                format!("at most one stage for each of the {} layers", table.num_layers),
-            );
+        if let Some(problem) = self.pipeline.misfit(table.num_layers) {
+            let (path, what) = (path.to_owned(), "a pipeline like that for this model".to_owned());
+            return Err(Error::Unsupported { path, what, hint: problem });
         }
         if self.ep > 1 && (table.num_experts == 0 || !table.num_experts.is_multiple_of(self.ep)) {
             return refuse("ep", self.ep, format!("ep divides the {} experts", table.num_experts));

@@ -8,8 +8,8 @@ use super::{GRADIENT_BYTES, OPTIMIZER_BYTES, PlanLayout, WEIGHT_BYTES};
 /// The share of every rank of one pipeline stage; of those that differ by a row, the largest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageShare {
-    /// The layers of the stage.
-    pub layers: Range<usize>,
+    /// The layers of the stage, in one or several runs.
+    pub layers: Vec<Range<usize>>,
     /// Whether it holds rows of the embedding.
     pub has_embedding: bool,
     /// Whether it holds the final norm and rows of the output head (tied: of the embedding again).
@@ -58,11 +58,11 @@ impl StageShare {
 /// The shares of all stages.
 pub fn stages(table: &ModelTable, layout: PlanLayout) -> Vec<StageShare> {
     let is_tied = !table.entries.iter().any(|entry| entry.kind == Kind::Head);
-    let layers = layout.layers(table.num_layers);
-    let last = layers.len() - 1;
-    let share = |(stage, layers): (usize, Range<usize>)| {
+    let last = layout.pp() - 1;
+    let share = |stage: usize| {
+        let layers = layout.layers(stage, table.num_layers);
         let is_here = |entry: &&Entry| match (entry.layer, entry.kind) {
-            (Some(layer), _) => layers.contains(&layer),
+            (Some(layer), _) => layers.iter().any(|run| run.contains(&layer)),
             // A tied head on another stage is a second copy of the embedding.
             (None, Kind::Embedding) => stage == 0 || (is_tied && stage == last),
             (None, _) => stage == last,
@@ -83,7 +83,7 @@ pub fn stages(table: &ModelTable, layout: PlanLayout) -> Vec<StageShare> {
             layers,
         }
     };
-    layers.clone().into_iter().enumerate().map(share).collect()
+    (0..=last).map(share).collect()
 }
 
 /// Elements of an entry that one rank holds.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::{Place, Share, split, storages};
-use slime_config::HfConfig;
+use slime_config::{HfConfig, Pipeline};
 
 fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/models")
@@ -12,7 +12,7 @@ fn models() -> PathBuf {
 
 fn plan(model: &str, [tp, pp, cp, ep, dp]: [usize; 5]) -> Result<Plan> {
     let path = models().join(format!("{model}.json"));
-    Plan::new(&std::fs::read_to_string(&path).unwrap(), &path, PlanLayout { tp, pp, cp, ep, dp, etp: 1 })
+    Plan::new(&std::fs::read_to_string(&path).unwrap(), &path, PlanLayout { tp, pipeline: Pipeline::even(pp), cp, ep, dp, etp: 1 })
 }
 
 /// Elements of all tensors as the hub counts them, from the safetensors of each model; of fp8 checkpoints without scales.
@@ -76,7 +76,7 @@ fn ranks_hold_everything_once_for_each_copy() {
     // The published layout: 64 ranks, experts 16 ways, 4 heads of keys and values for 4 ranks.
     let split = plan("Qwen3-235B-A22B", [4, 4, 2, 16, 2]).unwrap();
     assert_eq!(split.layout.world_size(), 64);
-    let layers: Vec<_> = split.stages.iter().map(|stage| stage.layers.len()).collect();
+    let layers: Vec<_> = split.stages.iter().map(|stage| stage.layers[0].len()).collect();
     assert_eq!(layers, [24, 24, 23, 23]);
     let experts: u64 = split.stages.iter().map(|stage| stage.num_expert_elements * 16).sum();
     assert_eq!(experts, 94 * 128 * 3 * 4096 * 1536);
@@ -94,7 +94,7 @@ fn ranks_hold_everything_once_for_each_copy() {
 fn layouts_that_do_not_divide_the_model_are_refused() {
     for (layout, word) in [
         ([3, 1, 1, 1, 1], "tp divides the 64 heads, got 3"),
-        ([1, 95, 1, 1, 1], "at most one stage for each of the 94 layers, got 95"),
+        ([1, 95, 1, 1, 1], "95 stages of the model's 94 layers leave stage 94 without one"),
         ([1, 1, 1, 3, 3], "ep divides the 128 experts, got 3"),
         ([4, 1, 1, 8, 1], "ep x etp divides the 4 ranks of a stage (tp x cp x dp), got 8"),
     ] {
@@ -139,7 +139,7 @@ fn the_largest_rank_of_a_plan_is_the_largest_of_the_trainer() {
             };
             // Where something does not divide, the first ranks have one more.
             let first = |size: usize| Share { rank: 0, size };
-            let place = Place { tp: first(tp), ep: first(ep), etp: first(etp) };
+            let place = Place { tp: first(tp), ep: first(ep), etp: first(etp), ..Place::default() };
             let specs = specs.iter().map(|spec| split(spec.clone(), &config, place));
             let most = specs.map(|spec| spec.num_elements() as u64).sum::<u64>();
             assert_eq!(plan.stages[0].num_elements, most, "{}: tp {tp} ep {ep} etp {etp}", path.display());

@@ -26,17 +26,19 @@ fn outcome(mut trainer: Trainer, scored: &[Scored]) -> Outcome {
             Ok(())
         })
         .unwrap();
-    let whole = trainer.policy().params().whole_tensors(&first);
-    let grads = whole.filter_map(|whole| whole.unwrap().1).collect();
+    // A policy that is not updated has none.
+    let whole = (!first.is_empty()).then(|| trainer.policy().params().whole_gradients(&first));
+    let grads = whole.into_iter().flatten().filter_map(|whole| whole.unwrap().1).collect();
     let of_critic = steps.iter().filter_map(|step| step.extra.get("train/critic-value_loss").copied());
     let losses: Vec<f64> = of_critic.chain(steps.iter().map(|step| step.loss)).collect();
     (losses, grads)
 }
 
-/// The same over `tp` x `dp` ranks, whole gradients put together on the first.
-fn run_split(name: &str, scored: &[Scored], [tp, dp]: [usize; 2]) -> Outcome {
-    let mesh = Mesh::new(Layout { tp, dp, ..Layout::default() }, tp * dp).unwrap();
-    let ranks = Threads::spawn(tp * dp, |comm| {
+/// The same over the ranks of a layout, whole gradients put together on the first.
+fn run_split(name: &str, scored: &[Scored], layout: Layout) -> Outcome {
+    let size = layout.tp * layout.pp * layout.dp;
+    let mesh = Mesh::new(layout, size).unwrap();
+    let ranks = Threads::spawn(size, |comm| {
         let comm: Arc<dyn Communicator> = Arc::new(comm);
         let parallel = Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap());
         outcome(split_trainer(settings(name), comm, Some(&parallel)), scored)
@@ -86,8 +88,13 @@ pub fn check(name: &str) -> f64 {
             compare("ranks", rank);
         }
     }
-    compare("split models", &run_split(name, &scored, [2, 1]));
-    compare("split models", &run_split(name, &scored, [4, 2]));
+    for layout in [
+        Layout { tp: 2, ..Layout::default() },
+        Layout { tp: 2, pp: 2, ..Layout::default() },
+        Layout { tp: 4, dp: 2, ..Layout::default() },
+    ] {
+        compare("split models", &run_split(name, &scored, layout));
+    }
     largest
 }
 

@@ -1,6 +1,7 @@
 //! Tiny models and ragged rollouts for tests of the trainer.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub mod deep;
 pub mod sized;
 
 use std::path::PathBuf;
