@@ -73,7 +73,7 @@ fn compare(model: (&str, Extra, Kind), layout: Layout, settings: &Settings, scor
             let policy = load(model, &comm, layout);
             train(policy.into(), comm, &settings, scored)
         };
-        match layout.tp * layout.dp {
+        match layout.tp * layout.pp * layout.dp {
             1 => vec![rank(Arc::new(Single))],
             size => Threads::spawn(size, |comm| rank(Arc::new(comm))).unwrap(),
         }
@@ -101,14 +101,16 @@ fn gradients_of_every_family_have_the_same_bits() {
 
 #[test]
 fn split_models_make_the_same_calls_and_have_the_same_bits() {
-    for (name, [tp, dp, ep, etp]) in [
-        ("llama_tied", [2, 1, 1, 1]),
-        ("qwen3", [2, 2, 1, 1]),
-        ("minimax_m2", [2, 1, 2, 1]),
-        ("qwen3_moe", [2, 2, 2, 2]),
-        ("glm4_moe", [1, 4, 4, 1]),
+    for (name, [tp, pp, dp, ep, etp]) in [
+        ("llama_tied", [2, 1, 1, 1, 1]),
+        ("llama_tied", [1, 2, 1, 1, 1]),
+        ("qwen3", [2, 1, 2, 1, 1]),
+        ("minimax_m2", [2, 1, 1, 2, 1]),
+        ("qwen3_moe", [2, 1, 2, 2, 2]),
+        ("glm4_moe", [1, 1, 4, 4, 1]),
+        ("glm4_moe", [2, 3, 1, 2, 1]),
     ] {
-        let layout = Layout { tp, dp, ep, etp, ..Layout::default() };
+        let layout = Layout { tp, pp, dp, ep, etp, ..Layout::default() };
         compare((name, Extra::None, Kind::Float), layout, &several_steps(), &rollout(4, 3));
     }
     // More ranks than samples: one computes a token that nothing is learned from.

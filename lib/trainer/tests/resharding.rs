@@ -17,10 +17,18 @@ use tiny::{rollout, settings};
 /// The elements of whole tensors, NaN where no rank saved any.
 type State = BTreeMap<String, Vec<f32>>;
 
-/// A trainer of the model over the ranks of a layout `[tp, dp, ep, etp]`.
-fn trainer(name: &str, kind: Kind, comm: Arc<dyn Communicator>, [tp, dp, ep, etp]: [usize; 4]) -> Trainer {
+/// Axes of a layout: tp, pp, dp, ep, etp.
+type Axes = [usize; 5];
+
+fn size([tp, pp, dp, ..]: Axes) -> usize {
+    tp * pp * dp
+}
+
+/// A trainer of the model over the ranks of a layout.
+fn trainer(name: &str, kind: Kind, comm: Arc<dyn Communicator>, axes: Axes) -> Trainer {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name);
-    let mesh = Mesh::new(Layout { tp, dp, ep, etp, ..Layout::default() }, tp * dp).unwrap();
+    let [tp, pp, dp, ep, etp] = axes;
+    let mesh = Mesh::new(Layout { tp, pp, dp, ep, etp, ..Layout::default() }, size(axes)).unwrap();
     let parallel = Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap());
     let model = Model::load_part(dir, (kind, Device::Cpu), Extra::None, Some(parallel)).unwrap();
     Trainer::new(model, comm, settings()).unwrap()
@@ -86,13 +94,15 @@ fn weights(trainer: &Trainer) -> State {
 #[test]
 fn state_of_any_layout_resumes_on_any_other() {
     let scored = rollout(4, 3);
-    let dense = ("qwen3", vec![[1, 1, 1, 1], [2, 1, 1, 1], [4, 2, 1, 1], [1, 3, 1, 1]]);
-    let sparse = ("glm4_moe", vec![[1, 1, 1, 1], [2, 2, 2, 2], [1, 4, 4, 1], [4, 1, 2, 1]]);
-    for (name, layouts) in [dense, sparse] {
+    let dense = [[1, 1, 1, 1, 1], [2, 1, 1, 1, 1], [4, 1, 2, 1, 1], [1, 1, 3, 1, 1], [2, 2, 2, 1, 1]];
+    let sparse = [[1, 1, 1, 1, 1], [2, 1, 2, 2, 2], [1, 1, 4, 4, 1], [4, 1, 1, 2, 1], [1, 3, 2, 2, 1]];
+    // The embedding of a tied model is on two stages.
+    let tied = [[1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 2, 2, 1, 1], [1, 1, 1, 1, 1], [1, 2, 3, 1, 1]];
+    for (name, layouts) in [("qwen3", dense), ("glm4_moe", sparse), ("llama_tied", tied)] {
         for kind in [Kind::Float, Kind::BFloat16] {
             for (at, from) in layouts.iter().enumerate() {
                 let to = layouts[(at + 1) % layouts.len()];
-                let ranks = Threads::spawn(from[0] * from[1], |comm| {
+                let ranks = Threads::spawn(size(*from), |comm| {
                     let mut trainer = trainer(name, kind, Arc::new(comm), *from);
                     trainer.train_rollout(&scored).unwrap();
                     (saved(&trainer), weights(&trainer), trainer.progress())
@@ -100,7 +110,7 @@ fn state_of_any_layout_resumes_on_any_other() {
                 let mut ranks = ranks.unwrap();
                 let (expected, progress) = (std::mem::take(&mut ranks[0].1), ranks[0].2);
                 let state = whole(ranks.into_iter().map(|rank| rank.0));
-                let resumed = Threads::spawn(to[0] * to[1], |comm| {
+                let resumed = Threads::spawn(size(to), |comm| {
                     let mut trainer = trainer(name, kind, Arc::new(comm), to);
                     load(&mut trainer, &state, progress);
                     (saved(&trainer), weights(&trainer), trainer.progress())
