@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 
+use slime_torch::Group;
 use tch::{Device, Kind, Tensor};
 
 use crate::device_batch::DeviceBatch;
 use crate::routing::Routing;
-use crate::{Error, KvCache, Result, Routes, Workspace};
-
-/// Neighbouring segments up to this many tokens together share one masked attention call.
-pub const MERGE_LEN: usize = 384;
+use crate::spans::{Span, spans};
+use crate::{Error, KvCache, Result, Routes, TokenShares, Workspace};
 
 /// A run of tokens in a packed batch that attends causally to itself and fully to its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,21 +35,22 @@ impl Segment {
     }
 }
 
-/// One attention call: the queries of a range over the keys of up to two ranges.
+/// The ranks that have the tokens of a batch between them.
 #[derive(Debug)]
-pub(crate) struct Span {
-    /// Queries `(start, len)`.
-    pub q: (usize, usize),
-    /// Keys before those of the queries themselves.
-    pub prefix: Option<(usize, usize)>,
-    /// Added to the scores, `[q, prefix + q]`; absent means causal.
-    pub mask: Option<Tensor>,
+pub(crate) struct ContextGroup {
+    pub group: Group,
+    /// Tokens of each.
+    pub counts: Vec<usize>,
+    /// Where each token of the batch is behind a gather of all ranks' rows, `[T]` i64.
+    pub places_t: Tensor,
 }
 
 /// Whole sequences side by side, under autograd or not.
 #[derive(Debug)]
 pub struct Packed {
     pub(crate) spans: Vec<Span>,
+    /// Where ranks have the tokens between them.
+    pub(crate) cp: Option<ContextGroup>,
     routing: Routing,
     positions_t: Tensor,
     num_tokens: usize,
@@ -92,6 +92,19 @@ impl<'a> Context<'a> {
     /// # Errors
     /// The segments leave a gap or a prefix is outside the tokens before its segment.
     pub fn packed(segments: &[Segment], kind: Kind, device: Device) -> Result<Self> {
+        Self::packed_over(segments, (kind, device), None)
+    }
+
+    /// The same where the ranks of `cp` have the tokens between them ([`TokenShares`]): positions and number of tokens are
+    /// this rank's.
+    ///
+    /// # Errors
+    /// As [`Self::packed`].
+    pub fn packed_over(
+        segments: &[Segment],
+        (kind, device): (Kind, Device),
+        cp: Option<&Group>,
+    ) -> Result<Self> {
         let mut positions: Vec<i64> = Vec::new();
         for segment in segments {
             if segment.start != positions.len() {
@@ -104,10 +117,23 @@ impl<'a> Context<'a> {
             }
             positions.extend((segment.position..segment.position + segment.len).map(|p| p as i64));
         }
-        let positions_t = Tensor::f_from_slice(&positions)?.f_to_device(device)?;
-        let spans = spans(segments, kind, device)?;
-        let (num_tokens, workspace, routing) = (positions.len(), Rc::default(), Routing::default());
-        Ok(Self::Packed(Packed { spans, routing, positions_t, num_tokens, workspace, recomputes_ops: false }))
+        let (rank, size) = cp.map_or((0, 1), |group| (group.rank(), group.size()));
+        let shares = TokenShares::new(segments, size);
+        let own: Vec<i64> = shares.of(rank).iter().map(|token| positions[*token]).collect();
+        let index = |values: &[i64]| Tensor::f_from_slice(values)?.f_to_device(device);
+        let cp = cp.map(|group| {
+            let (group, counts) = (group.clone(), shares.counts());
+            Ok::<_, Error>(ContextGroup { group, counts, places_t: index(&shares.places())? })
+        });
+        Ok(Self::Packed(Packed {
+            spans: spans(segments, shares.pieces(rank), kind, device)?,
+            cp: cp.transpose()?,
+            routing: Routing::default(),
+            positions_t: index(&own)?,
+            num_tokens: own.len(),
+            workspace: Rc::default(),
+            recomputes_ops: false,
+        }))
     }
 
     /// A paged batch: the tokens of sequence i are its last `q_lens[i]` of `context_lens[i]`, kept in `block_tables[i]`.
@@ -261,54 +287,6 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Groups neighbouring small segments into one call each, so short responses of a group cost one call per layer.
-fn spans(segments: &[Segment], kind: Kind, device: Device) -> Result<Vec<Span>> {
-    let mut spans = Vec::new();
-    let mut at = 0;
-    while let Some(first) = segments.get(at) {
-        let mut run = 1;
-        let fits = |next: &Segment| {
-            next.start + next.len - first.start <= MERGE_LEN
-                && next.prefix.is_none_or(|(start, _)| start >= first.start)
-        };
-        if first.prefix.is_none() {
-            run += segments[at + 1..].iter().take_while(|next| fits(next)).count();
-        }
-        let members = &segments[at..at + run];
-        spans.push(if run > 1 {
-            let len = members.iter().map(|s| s.len).sum();
-            Span { q: (first.start, len), prefix: None, mask: Some(merged_mask(members, len, kind, device)?) }
-        } else {
-            let mask = first.prefix.map(|(_, len)| causal_after(len, first.len, kind, device)).transpose()?;
-            Span { q: (first.start, first.len), prefix: first.prefix, mask }
-        });
-        at += run;
-    }
-    Ok(spans)
-}
-
-/// The scores' addend `[len, len]` of segments that begin at the first one's start.
-fn merged_mask(members: &[Segment], len: usize, kind: Kind, device: Device) -> Result<Tensor> {
-    let base = members.first().map_or(0, |s| s.start);
-    let mut mask = vec![f32::NEG_INFINITY; len * len];
-    for segment in members {
-        for row in 0..segment.len {
-            let q = segment.start - base + row;
-            let own = q - row..=q;
-            let shared = segment.prefix.map_or(0..0, |(start, n)| start - base..start - base + n);
-            own.chain(shared).for_each(|k| mask[q * len + k] = 0.0);
-        }
-    }
-    let mask = Tensor::f_from_slice(&mask)?.f_view((len as i64, len as i64))?;
-    Ok(mask.f_to_kind(kind)?.f_to_device(device)?)
-}
-
-/// The scores' addend `[q, prefix + q]` of queries that see all of a prefix and themselves causally.
-pub(crate) fn causal_after(prefix: usize, q: usize, kind: Kind, device: Device) -> Result<Tensor> {
-    let mask = Tensor::f_full([q as i64, (prefix + q) as i64], f64::NEG_INFINITY, (kind, device))?;
-    Ok(mask.f_triu(prefix as i64 + 1)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,15 +296,6 @@ mod tests {
         let segments = [Segment::alone(0, 3), Segment::alone(4, 2)];
         let error = Context::packed(&segments, Kind::Float, Device::Cpu).unwrap_err();
         assert_eq!(error.to_string(), "start of a segment: expected 3, got 4");
-    }
-
-    #[test]
-    fn short_neighbours_share_a_call_and_long_ones_do_not() {
-        let short = [Segment::alone(0, 4), Segment::after((0, 4), 4, 3), Segment::alone(7, 2)];
-        assert_eq!(spans(&short, Kind::Float, Device::Cpu).unwrap().len(), 1);
-        let long =
-            [Segment::alone(0, 300), Segment::after((0, 300), 300, 200), Segment::after((0, 300), 500, 200)];
-        assert_eq!(spans(&long, Kind::Float, Device::Cpu).unwrap().len(), 3);
     }
 
     #[test]

@@ -116,31 +116,43 @@ impl Model {
         self.end.as_ref().is_some_and(|end| end.mtp.is_some())
     }
 
-    /// Log-probs `[r]` of the tokens `targets_r` (i64) after the next ones. `residual_td` is what
-    /// [`Self::forward_run`] gives behind the last layer for a pass of `num_tokens` tokens; of them `sources_t` (i64) are the tokens of
-    /// `context`, `next_t` (i64) the token after each of these, `rows_r` (i64) the tokens of `context` that predict. Gradients reach the layer for further tokens alone: residual, embedding and head are taken as they are.
+    /// The hidden states `[t, d]` that predict the tokens after the next ones. `residual_sd` is the residual behind the last
+    /// layer of all tokens of a pass; of them `sources_t` (i64) are the tokens of `context`, and `next_t` (i64) is the token
+    /// after each of these. Gradients reach the layer for further tokens alone: residual and embedding are taken as they are.
     ///
     /// # Errors
     /// The model has no such layer, or the shapes do not fit.
-    pub fn mtp_log_probs(
+    pub fn mtp_hidden_states(
         &self,
         context: &mut Context<'_>,
-        (residual_td, num_tokens): (&Tensor, usize),
+        residual_sd: &Tensor,
         (sources_t, next_t): (&Tensor, &Tensor),
-        (rows_r, targets_r): (&Tensor, &Tensor),
     ) -> Result<Tensor> {
         let missing = || Error::MissingStorage { name: "mtp.input_proj".to_owned() };
-        let End { mtp, head, .. } = self.end()?;
-        let mtp = mtp.as_ref().ok_or_else(missing)?;
+        let mtp = self.end()?.mtp.as_ref().ok_or_else(missing)?;
         let cos_sin = self.rope.cos_sin(context.positions())?;
-        let residual_td = self.sequence.gather(&residual_td.f_detach()?, num_tokens)?;
-        let residual_td = residual_td.f_index_select(0, &self.sequence.own(sources_t)?)?;
+        let residual_td = residual_sd.f_detach()?.f_index_select(0, &self.sequence.own(sources_t)?)?;
         let next_td = self.embedded(&self.embed()?.f_detach()?, next_t)?;
         let hidden_td = mtp.forward(context, &residual_td, &next_td, &cos_sin)?;
-        let hidden_td = self.sequence.gather(&hidden_td, context.num_tokens())?;
-        let hidden_rd = hidden_td.f_index_select(0, rows_r)?;
-        let head_vd = head.weight().f_detach()?;
-        Ok(self.log_probs_under(&head_vd, &hidden_rd, targets_r, &Shaping::at(1.0))?.0)
+        self.sequence.gather(&hidden_td, context.num_tokens())
+    }
+
+    /// Log-probs `[r]` of the tokens `targets_r` (i64) after the next ones, of the hidden states `[r, d]` that predict them. The
+    /// head is taken as it is.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn mtp_log_probs(&self, hidden_rd: &Tensor, targets_r: &Tensor) -> Result<Tensor> {
+        let head_vd = self.end()?.head.weight().f_detach()?;
+        Ok(self.log_probs_under(&head_vd, hidden_rd, targets_r, &Shaping::at(1.0))?.0)
+    }
+
+    /// The residual `[s, d]` of all tokens of a pass from this rank's share of them, without gradient.
+    ///
+    /// # Errors
+    /// A failed collective.
+    pub fn whole_residual(&self, residual_td: &Tensor, num_tokens: usize) -> Result<Tensor> {
+        self.sequence.gather(&residual_td.f_detach()?, num_tokens)
     }
 
     /// Rows of the embedding for this rank's share of the tokens.

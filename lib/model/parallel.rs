@@ -19,6 +19,8 @@ pub struct Parallel {
     pipeline: Pipeline,
     /// Ranks that share heads, widths, vocabulary and tokens.
     pub(crate) tp: Group,
+    /// Ranks that have the tokens between them.
+    cp: Group,
     /// Ranks that have the experts between them.
     pub(crate) ep: Group,
     /// Ranks that share the width of an expert.
@@ -41,8 +43,9 @@ impl Parallel {
     pub fn new(world: &Arc<dyn Communicator>, mesh: Mesh, device: Device) -> Result<Self> {
         let group = |axis| Ok::<_, crate::Error>(Group::new(mesh.split(&**world, axis)?, device)?);
         let (tp, ep, etp) = (group(Axis::Tp)?, group(Axis::Ep)?, group(Axis::Etp)?);
-        let (pp, pipeline) = (group(Axis::Pp)?, Pipeline::even(mesh.axis_size(Axis::Pp)));
-        Ok(Self { world: world.clone(), mesh, pipeline, tp, ep, etp, pp })
+        let (cp, pp) = (group(Axis::Cp)?, group(Axis::Pp)?);
+        let pipeline = Pipeline::even(mesh.axis_size(Axis::Pp));
+        Ok(Self { world: world.clone(), mesh, pipeline, tp, cp, ep, etp, pp })
     }
 
     /// The same with the layers dealt out to the stages like this.
@@ -59,6 +62,11 @@ impl Parallel {
     /// Which ranks form a group along which axis.
     pub fn mesh(&self) -> Mesh {
         self.mesh
+    }
+
+    /// The ranks that have the tokens between them, where there are several.
+    pub fn cp(&self) -> Option<&Group> {
+        Some(&self.cp).filter(|group| group.size() > 1)
     }
 
     /// The ranks that have the layers between them, in the order of the stages.

@@ -52,7 +52,7 @@ impl Trainer {
         })?;
         tally.flush()?;
         let began = Instant::now();
-        tally.reduce(&*self.dp)?;
+        tally.reduce(&*self.dp_cp)?;
         tally.reduce(&*self.pp)?;
         self.waited(began);
         let loss = tally.sum(Stat::ValueLoss);
@@ -86,10 +86,12 @@ impl Trainer {
         else {
             return Err(Error::Role { role: "a critic with a value head" });
         };
-        let values_r = critic.model.values(&hidden.rows_rd)?;
+        let values_r = prepared.share.all(&critic.model.values(&hidden.rows_rd)?)?;
         let loss = value_loss(&values_r, old_r, return_r, self.settings.critic.value_clip)?;
-        tally.add(Stat::ValueLoss, &loss.loss_r, &prepared.known.coefficient_r)?;
-        tally.add(Stat::ValueClipped, &loss.clipped_r, &prepared.known.coefficient_r)?;
+        tally.counted_if(prepared.share.counts_all(), |tally| {
+            tally.add(Stat::ValueLoss, &loss.loss_r, &prepared.known.coefficient_r)?;
+            tally.add(Stat::ValueClipped, &loss.clipped_r, &prepared.known.coefficient_r)
+        })?;
         Ok(loss.loss_r.f_mul(&prepared.known.coefficient_r)?.f_sum(old_r.kind())?)
     }
 }

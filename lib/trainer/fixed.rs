@@ -59,7 +59,7 @@ impl Trainer {
             let began = Instant::now();
             let mut batches: Vec<&mut Prepared> = Self::batches(plans).collect();
             frozen_batches(&critic.model, &mut batches, Routers::Free, |prepared, hidden_rd| {
-                prepared.known.old_value_r = Some(without_grad(|| critic.model.values(&hidden_rd))?);
+                prepared.known.old_value_r = Some(prepared.share.all(&without_grad(|| critic.model.values(&hidden_rd))?)?);
                 Ok(())
             })?;
             self.report.values = self.observation.phase("values", began);
@@ -85,12 +85,13 @@ impl Trainer {
         self.settings.algorithm.routing_replay == RoutingReplay::Recomputed
     }
 
-    /// Log-probs and entropy of a model's hidden states without gradient, to the bit those of a training step.
+    /// Log-probs and entropy of all rows from a model's hidden states of this rank's, without gradient; to the bit those of a
+    /// training step.
     fn frozen(&self, model: &Model, prepared: &Prepared, hidden_rd: &Tensor) -> Result<(Tensor, Tensor)> {
         without_grad(|| {
             let targets_r = prepared.targets(hidden_rd.device())?;
             let shaping = prepared.shaping(self.settings.temperature);
-            Ok(if self.settings.is_by_row() {
+            let (log_prob_o, entropy_o) = if self.settings.is_by_row() {
                 // No loss: the rows' log-probs alone, by the products of a step.
                 let mut nothing = |rows: head_log_probs::Rows<'_>| {
                     let log_probs_r = rows.log_probs_r.f_zeros_like()?;
@@ -101,7 +102,8 @@ impl Trainer {
                 (fused.log_probs_r, fused.entropy_r)
             } else {
                 model.head_log_probs(hidden_rd, &targets_r, &shaping)?
-            })
+            };
+            Ok((prepared.share.all(&log_prob_o)?, prepared.share.all(&entropy_o)?))
         })
     }
 }

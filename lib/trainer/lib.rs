@@ -26,6 +26,7 @@ mod pipeline;
 mod plan;
 mod policy_objective;
 mod prepared;
+mod row_share;
 pub mod schedule;
 mod scored;
 mod settings;

@@ -1,10 +1,11 @@
 //! A forward pass over a micro-batch: hidden states of its rows, log-probs and entropy of their targets.
 
-use slime_model::{Context, Model, Routes, Shaping};
+use slime_model::{Context, Model, Parallel, Routes, Shaping};
 use tch::{Device, Tensor};
 
 use crate::Result;
 use crate::micro_batch::MicroBatch;
+use crate::prepared::Prepared;
 
 /// The hidden states `[r, d]` after the final norm that predict the rows of `batch`, by a model that this rank has all layers of; under autograd unless the
 /// caller switched it off. Tokens go to the experts of `routes`, where there are any.
@@ -28,7 +29,9 @@ pub fn recorded_hidden_states(model: &Model, batch: &MicroBatch) -> Result<(Tens
 
 fn forward(model: &Model, batch: &MicroBatch, context: &mut Context<'_>) -> Result<Tensor> {
     let tokens_t = Tensor::f_from_slice(&batch.tokens)?.f_to_device(model.params().device())?;
-    rows_of(batch, &model.forward(context, &tokens_t)?)
+    let hidden_td = model.forward(context, &tokens_t)?;
+    let rows_r = Tensor::f_from_slice(&batch.rows)?.f_to_device(hidden_td.device())?;
+    Ok(hidden_td.f_index_select(0, &rows_r)?)
 }
 
 /// What a pass over `batch` knows of its tokens.
@@ -37,8 +40,8 @@ pub(crate) fn context(
     batch: &MicroBatch,
     routes: Option<&Routes>,
 ) -> Result<Context<'static>> {
-    let device = model.params().device();
-    let context = Context::packed(&batch.segments, model.params().kind(), device)?;
+    let (device, cp) = (model.params().device(), model.params().parallel().and_then(Parallel::cp));
+    let context = Context::packed_over(&batch.segments, (model.params().kind(), device), cp)?;
     match routes {
         Some(routes) => Ok(context.replaying_routes(routes.to_device(device)?)?),
         None => Ok(context),
@@ -46,17 +49,12 @@ pub(crate) fn context(
 }
 
 /// The ids that a run begins with, where a pass begins.
-pub(crate) fn embedded_tokens(model: &Model, batch: &MicroBatch, run: usize) -> Result<Option<Tensor>> {
+pub(crate) fn embedded_tokens(model: &Model, prepared: &Prepared, run: usize) -> Result<Option<Tensor>> {
     if !model.is_start(run) {
         return Ok(None);
     }
-    Ok(Some(Tensor::f_from_slice(&batch.tokens)?.f_to_device(model.params().device())?))
-}
-
-/// The rows of `batch` among the hidden states `[t, d]` of its tokens.
-pub(crate) fn rows_of(batch: &MicroBatch, hidden_td: &Tensor) -> Result<Tensor> {
-    let rows_r = Tensor::f_from_slice(&batch.rows)?.f_to_device(hidden_td.device())?;
-    Ok(hidden_td.f_index_select(0, &rows_r)?)
+    let own: Vec<i64> = prepared.share.tokens().iter().map(|token| prepared.batch.tokens[*token]).collect();
+    Ok(Some(Tensor::f_from_slice(&own)?.f_to_device(model.params().device())?))
 }
 
 /// `(log_probs_r, entropy_r)` of the targets of `batch`, in f32 (f64 for f64 models), at the sampling `temperature`.

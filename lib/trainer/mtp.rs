@@ -3,11 +3,13 @@
 //! A response token t sees the trunk's residual of t and the embedding of token t + 1, and predicts token t + 2 where that is
 //! trained. Samples share the prompt but for its last token: what follows that one is each sample's own.
 
-use slime_model::{Context, Segment};
+use slime_model::{Context, Parallel, Segment};
 use slime_record::Sample;
 use tch::Tensor;
 
 use crate::micro_batch::MicroBatch;
+use crate::prepared::Prepared;
+use crate::row_share::RowShare;
 use crate::tally::{Stat, Tally};
 use crate::{Error, Result, Trainer};
 
@@ -77,28 +79,35 @@ impl MtpBatch {
 }
 
 impl Trainer {
-    /// The weighted loss of the layer over a micro-batch, from the residual `[t, d]` behind the last layer
-    /// and the number of its tokens; `None` where it predicts
-    /// nothing. The denominator is the number of predictions in the global batch.
+    /// The weighted loss of the layer over a micro-batch, from the residual `[t, d]` behind the last layer; `None` where it
+    /// predicts nothing. The denominator is the number of predictions in the global batch.
     pub(crate) fn mtp_loss(
         &self,
-        pass: &MtpBatch,
-        num_targets: usize,
-        residual: (&Tensor, usize),
+        prepared: &Prepared,
+        residual_td: &Tensor,
         tally: &mut Tally,
     ) -> Result<Option<Tensor>> {
-        let Some(coef) = self.settings.mtp_loss_coef().filter(|_| !pass.rows.is_empty()) else {
+        let Some((pass, num_targets)) = prepared.mtp.as_ref().filter(|(pass, _)| !pass.rows.is_empty()) else {
             return Ok(None);
         };
-        let (policy, device) = (self.policy(), residual.0.device());
-        let index = |values: &[i64]| Tensor::f_from_slice(values)?.f_to_device(device);
-        let mut context = Context::packed(&pass.segments, policy.params().kind(), device)?;
-        let ends = (&index(&pass.rows)?, &index(&pass.targets)?);
-        let tokens = (&index(&pass.residual_rows)?, &index(&pass.next)?);
-        let log_probs_r = policy.mtp_log_probs(&mut context, residual, tokens, ends)?;
-        let coefficient_r = log_probs_r.f_detach()?.f_full_like(-1.0 / num_targets as f64)?;
-        tally.add(Stat::MtpLoss, &log_probs_r, &coefficient_r)?;
-        Ok(Some(log_probs_r.f_mul(&coefficient_r)?.f_sum(log_probs_r.kind())?.f_mul_scalar(coef)?))
+        let Some(coef) = self.settings.mtp_loss_coef() else { return Ok(None) };
+        let (policy, device) = (self.policy(), residual_td.device());
+        let residual_td = policy.whole_residual(residual_td, prepared.share.tokens().len())?;
+        let residual_sd = prepared.share.all_tokens(&residual_td)?;
+        let cp = policy.params().parallel().and_then(Parallel::cp);
+        let share = RowShare::new(&pass.segments, &pass.rows, cp, device)?;
+        let own = |values: &[i64], numbers: &[usize]| {
+            let own: Vec<i64> = numbers.iter().map(|at| values[*at]).collect();
+            Tensor::f_from_slice(&own)?.f_to_device(device)
+        };
+        let mut context = Context::packed_over(&pass.segments, (policy.params().kind(), device), cp)?;
+        let tokens = (&own(&pass.residual_rows, share.tokens())?, &own(&pass.next, share.tokens())?);
+        let hidden_td = policy.mtp_hidden_states(&mut context, &residual_sd, tokens)?;
+        let targets_o = own(&pass.targets, share.rows())?;
+        let log_probs_o = policy.mtp_log_probs(&share.of_hidden(&hidden_td)?, &targets_o)?;
+        let coefficient_o = log_probs_o.f_detach()?.f_full_like(-1.0 / *num_targets as f64)?;
+        tally.add(Stat::MtpLoss, &log_probs_o, &coefficient_o)?;
+        Ok(Some(log_probs_o.f_mul(&coefficient_o)?.f_sum(log_probs_o.kind())?.f_mul_scalar(coef)?))
     }
 
     /// An error where a layer is to be trained that the policy does not have.

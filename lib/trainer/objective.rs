@@ -24,15 +24,13 @@ pub(crate) struct Objective {
 
 /// Rows under the policy as it is now.
 pub(crate) struct Rows<'a> {
-    /// Of the rows, where the loss reads them.
-    pub hidden_rd: Option<&'a Tensor>,
     pub log_prob_r: &'a Tensor,
     pub entropy_r: &'a Tensor,
     pub known: &'a KnownRows,
     /// Of all rows of the micro-batch.
     pub sequences: &'a Sequences,
-    /// The reference's, as `hidden_rd`.
-    pub ref_hidden_rd: Option<&'a Tensor>,
+    /// KL(policy || reference) over the whole distribution, where the loss reads it.
+    pub whole_kl_r: Option<&'a Tensor>,
 }
 
 impl Rows<'_> {
@@ -52,11 +50,8 @@ impl Trainer {
         tally: &mut Tally,
     ) -> Result<Objective> {
         let mut objective = self.of_hidden_states(prepared, &hidden.rows_rd, mean_weight, tally)?;
-        if let Some((pass, num_targets)) = &prepared.mtp {
-            let residual = (&hidden.residual_td, prepared.batch.tokens.len());
-            if let Some(loss) = self.mtp_loss(pass, *num_targets, residual, tally)? {
-                objective.loss = objective.loss.f_add(&loss)?;
-            }
+        if let Some(loss) = self.mtp_loss(prepared, &hidden.residual_td, tally)? {
+            objective.loss = objective.loss.f_add(&loss)?;
         }
         Ok(objective)
     }
@@ -64,13 +59,28 @@ impl Trainer {
     fn of_hidden_states(
         &self,
         prepared: &Prepared,
-        hidden_rd: &Tensor,
+        hidden_od: &Tensor,
         mean_weight: f64,
         tally: &mut Tally,
     ) -> Result<Objective> {
-        let model = self.policy();
+        if self.settings.algorithm.loss != LossType::RewardModel && self.settings.is_by_row() {
+            return self.by_row(prepared, hidden_od, mean_weight, tally);
+        }
+        // Every rank computes the loss of all rows, and one of them counts it.
+        let is_counted = prepared.share.counts_all();
+        tally.counted_if(is_counted, |tally| self.of_all_rows(prepared, hidden_od, mean_weight, tally))
+    }
+
+    fn of_all_rows(
+        &self,
+        prepared: &Prepared,
+        hidden_od: &Tensor,
+        mean_weight: f64,
+        tally: &mut Tally,
+    ) -> Result<Objective> {
+        let (model, share) = (self.policy(), &prepared.share);
         if self.settings.algorithm.loss == LossType::RewardModel {
-            let score_r = model.values(hidden_rd)?;
+            let score_r = share.all(&model.values(hidden_od)?)?;
             return Self::preference(
                 prepared,
                 |pairs| {
@@ -80,19 +90,23 @@ impl Trainer {
                 tally,
             );
         }
-        if self.settings.is_by_row() {
-            return self.by_row(prepared, hidden_rd, mean_weight, tally);
-        }
         let shaping = prepared.shaping(self.settings.temperature);
-        let targets_r = prepared.targets(hidden_rd.device())?;
-        let (log_prob_r, entropy_r) = model.head_log_probs(hidden_rd, &targets_r, &shaping)?;
+        let targets_o = prepared.targets(hidden_od.device())?;
+        let (log_prob_o, entropy_o) = model.head_log_probs(hidden_od, &targets_o, &shaping)?;
+        let (log_prob_r, entropy_r) = (share.all(&log_prob_o)?, share.all(&entropy_o)?);
+        let whole_kl_r = match (&self.reference, &prepared.ref_hidden_rd) {
+            (Some(reference), Some(ref_hidden_od)) => {
+                let kl_o = model.head_kl(hidden_od, reference, ref_hidden_od, self.settings.temperature)?;
+                Some(share.all(&kl_o)?)
+            }
+            _ => None,
+        };
         let rows = Rows {
-            hidden_rd: Some(hidden_rd),
             log_prob_r: &log_prob_r,
             entropy_r: &entropy_r,
             known: &prepared.known,
             sequences: &prepared.sequences,
-            ref_hidden_rd: prepared.ref_hidden_rd.as_ref(),
+            whole_kl_r: whole_kl_r.as_ref(),
         };
         if self.settings.algorithm.loss == LossType::Dpo {
             return self.dpo_objective(prepared, &rows, tally);
@@ -104,24 +118,26 @@ impl Trainer {
     fn by_row(
         &self,
         prepared: &Prepared,
-        hidden_rd: &Tensor,
+        hidden_od: &Tensor,
         mean_weight: f64,
         tally: &mut Tally,
     ) -> Result<Objective> {
         let algorithm = &self.settings.algorithm;
         let reads_entropy = algorithm.loss == LossType::Policy && algorithm.entropy_coef != 0.0;
         let leaf = |x: &Tensor| x.f_detach()?.f_set_requires_grad(true);
+        let share = &prepared.share;
+        let own = if share.is_split() { Some(prepared.known.own(share)?) } else { None };
+        let own = own.as_ref().unwrap_or(&prepared.known);
         let (mut parts, mut old) = (Vec::new(), Vec::new());
         let mut slopes = |chunk: head_log_probs::Rows<'_>| -> Result<Slopes> {
             let (log_prob_r, entropy_r) = (leaf(chunk.log_probs_r)?, leaf(chunk.entropy_r)?);
-            let known = prepared.known.narrow(chunk.start, log_prob_r.size1()?)?;
+            let known = own.narrow(chunk.start, log_prob_r.size1()?)?;
             let rows = Rows {
-                hidden_rd: None,
                 log_prob_r: &log_prob_r,
                 entropy_r: &entropy_r,
                 known: &known,
                 sequences: &prepared.sequences,
-                ref_hidden_rd: None,
+                whole_kl_r: None,
             };
             let objective = self.of_rows(&rows, mean_weight, tally)?;
             parts.push(objective.parts);
@@ -133,12 +149,12 @@ impl Trainer {
             let log_probs_r = grads.next().ok_or_else(none)?;
             Ok(Slopes { loss: objective.loss.f_detach()?, log_probs_r, entropy_r: grads.next() })
         };
-        let targets_r = prepared.targets(hidden_rd.device())?;
+        let targets_o = prepared.targets(hidden_od.device())?;
         let shaping = prepared.shaping(self.settings.temperature);
-        let Fused { loss, .. } = self.policy().head_loss(hidden_rd, &targets_r, &shaping, &mut slopes)?;
+        let Fused { loss, .. } = self.policy().head_loss(hidden_od, &targets_o, &shaping, &mut slopes)?;
         let all = |parts: &[Tensor]| match parts {
-            [] => parts_of_none(&prepared.known.coefficient_r),
-            parts => Ok(Tensor::f_cat(parts, 0)?),
+            [] => share.all(&parts_of_none(&prepared.known.coefficient_r)?),
+            parts => share.all(&Tensor::f_cat(parts, 0)?.f_detach()?),
         };
         Ok(Objective { loss, parts: all(&parts)?, log_prob_r: all(&old)? })
     }

@@ -11,7 +11,9 @@ use crate::packing::{Packing, first_longer, pack};
 use crate::prepared::Prepared;
 use crate::{Error, LoggedSample, Result, Scored, StepMetrics, Trainer};
 use slime_config::{AdvantageEstimator, LossReducer, LossType};
+use slime_model::Parallel;
 use slime_record::{Sample, SampleId, Status};
+use slime_torch::Group;
 
 /// One optimizer step of this rank.
 pub(crate) struct Plan {
@@ -211,10 +213,15 @@ impl Trainer {
     fn packing(&self) -> Packing {
         let algorithm = &self.settings.algorithm;
         Packing {
-            max_tokens: self.settings.train.max_tokens_per_gpu as usize,
+            max_tokens: self.settings.train.max_tokens_per_gpu as usize * self.num_token_shares(),
             rows: if algorithm.loss == LossType::RewardModel { Rows::Last } else { Rows::Trained },
             keeps_groups: algorithm.has_pairs(),
         }
+    }
+
+    /// Ranks that have the tokens of a micro-batch between them.
+    fn num_token_shares(&self) -> usize {
+        self.policy().params().parallel().and_then(Parallel::cp).map_or(1, Group::size)
     }
 
     /// Says once that a sample does not fit into the budget.
@@ -226,10 +233,14 @@ impl Trainer {
         let packing = self.packing();
         if let Some((id, num)) = first_longer(&samples, packing) {
             self.has_told_of_longer = true;
+            let ranks = match self.num_token_shares() {
+                1 => String::new(),
+                num => format!(" on {num} ranks"),
+            };
             tracing::warn!(
-                "sample {id} takes {num} tokens, more than train.max_tokens_per_gpu {}: such samples are micro-batches by \
-                 themselves (said once)",
-                packing.max_tokens
+                "sample {id} takes {num} tokens, more than train.max_tokens_per_gpu {}{ranks}: such samples are micro-batches \
+                 by themselves (said once)",
+                self.settings.train.max_tokens_per_gpu
             );
         }
     }

@@ -60,11 +60,8 @@ impl Trainer {
     /// The KL term of each row, with gradient.
     fn kl(&self, rows: &Rows<'_>, anchor_r: &Tensor, ref_r: &Tensor) -> Result<Tensor> {
         let algorithm = &self.settings.algorithm;
-        if let (KlLossType::Full, Some(reference), Some(hidden_rd), Some(ref_hidden_rd)) =
-            (algorithm.kl_loss_type, &self.reference, rows.hidden_rd, rows.ref_hidden_rd)
-        {
-            let temperature = self.settings.temperature;
-            return Ok(self.policy().head_kl(hidden_rd, reference, ref_hidden_rd, temperature)?);
+        if let (KlLossType::Full, Some(kl_r)) = (algorithm.kl_loss_type, rows.whole_kl_r) {
+            return Ok(kl_r.shallow_clone());
         }
         let ratio_r =
             if algorithm.unbiased_kl { Some(rows.log_prob_r.f_sub(anchor_r)?.f_exp()?) } else { None };

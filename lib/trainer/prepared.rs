@@ -1,24 +1,27 @@
 //! A micro-batch with everything about its rows that does not change during the rollout.
 
 use slime_config::Moe;
-use slime_model::{KeptIds, Penalties, Routes, Seen, Shaping};
+use slime_model::{KeptIds, Parallel, Penalties, Routes, Seen, Shaping};
 use slime_record::Sample;
 use tch::{Device, Kind, Tensor};
 
 use crate::loss::Sequences;
-use crate::micro_batch::MicroBatch;
+use crate::micro_batch::{MicroBatch, Place};
 use crate::mtp::{MtpBatch, num_targets};
 use crate::plan::Coefficients;
+use crate::row_share::RowShare;
 use crate::{Result, Scored, Trainer};
 
 /// One micro-batch of this rank.
 pub(crate) struct Prepared {
     pub batch: MicroBatch,
+    /// Its rows that this rank computes.
+    pub share: RowShare,
     pub sequences: Sequences,
     pub known: KnownRows,
     /// The pairs, where the loss is one of pairs.
     pub pairs: Option<Pairs>,
-    /// The reference's hidden states, where the whole distribution is compared.
+    /// The reference's hidden states of this rank's rows, where the whole distribution is compared.
     pub ref_hidden_rd: Option<Tensor>,
     /// Whether log-probs of one of its samples are kept.
     pub is_logged: bool,
@@ -97,8 +100,16 @@ pub(crate) struct Pairs {
 impl KnownRows {
     /// The `len` rows from `start` on.
     pub(crate) fn narrow(&self, start: i64, len: i64) -> Result<Self> {
-        let part = |x: &Tensor| x.f_narrow(0, start, len);
-        let of = |x: &Option<Tensor>| x.as_ref().map(part).transpose();
+        self.map(|x| Ok(x.f_narrow(0, start, len)?))
+    }
+
+    /// The rows that this rank computes.
+    pub(crate) fn own(&self, share: &RowShare) -> Result<Self> {
+        self.map(|x| share.own(x))
+    }
+
+    fn map(&self, part: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        let of = |x: &Option<Tensor>| x.as_ref().map(&part).transpose();
         Ok(Self {
             coefficient_r: part(&self.coefficient_r)?,
             mean_coefficient_r: part(&self.mean_coefficient_r)?,
@@ -115,14 +126,15 @@ impl KnownRows {
 }
 
 impl Prepared {
-    /// What stands between logits and log-probs: those are of the distribution that was sampled from.
+    /// What stands between logits and log-probs of this rank's rows: those are of the distribution that was sampled from.
     pub(crate) fn shaping(&self, temperature: f64) -> Shaping<'_> {
         Shaping { temperature, kept: self.kept.as_ref(), penalties: self.penalties.as_ref() }
     }
 
-    /// The targets `[r]` on a device.
+    /// The targets of this rank's rows on a device.
     pub(crate) fn targets(&self, device: Device) -> Result<Tensor> {
-        Ok(Tensor::f_from_slice(&self.batch.targets)?.f_to_device(device)?)
+        let targets: Vec<i64> = self.share.rows().iter().map(|row| self.batch.targets[*row]).collect();
+        Ok(Tensor::f_from_slice(&targets)?.f_to_device(device)?)
     }
 }
 
@@ -166,9 +178,12 @@ impl Trainer {
         } else {
             None
         };
-        let (kept, penalties) = (kept_ids(&batch, scored)?, self.penalties(&batch, scored)?);
+        let cp = params.parallel().and_then(Parallel::cp);
+        let share = RowShare::new(&batch.segments, &batch.rows, cp, params.device())?;
+        let own: Vec<Place> = share.rows().iter().map(|row| batch.places[*row]).collect();
+        let (kept, penalties) = (kept_ids(&batch, &own, scored)?, self.penalties(&own, scored)?);
         let routes = match self.replayed() {
-            Some(moe) => Replay::Given(routes(&batch, scored, moe)?),
+            Some(moe) => Replay::Given(routes(&batch, share.tokens(), scored, moe)?),
             None => Replay::None,
         };
         let mtp = self.settings.mtp_loss_coef().map(|_| {
@@ -179,6 +194,7 @@ impl Trainer {
         let ref_hidden_rd = None;
         Ok(Prepared {
             batch,
+            share,
             sequences,
             known,
             pairs,
@@ -192,14 +208,14 @@ impl Trainer {
     }
 
     /// The penalties that the rollout sampled with, and what each row's token had before it.
-    fn penalties(&self, batch: &MicroBatch, scored: &[&Scored]) -> Result<Option<Penalties>> {
+    fn penalties(&self, places: &[Place], scored: &[&Scored]) -> Result<Option<Penalties>> {
         let settings = self.settings.penalties;
         if settings.is_none() {
             return Ok(None);
         }
         let (mut offsets, mut all) = (vec![0], Vec::new());
         let mut before = Before::default();
-        for place in &batch.places {
+        for place in places {
             before.advance(place.sample, &scored[place.sample].sample, place.token);
             all.extend(before.seen.iter().copied());
             offsets.push(all.len() as i64);
@@ -277,11 +293,10 @@ impl Before {
     }
 }
 
-/// Where generation sent the fed tokens.
-fn routes(batch: &MicroBatch, scored: &[&Scored], moe: &Moe) -> Result<Routes> {
-    let shape = [batch.tokens.len(), moe.layers.len(), moe.top_k];
-    let width = shape[1] * shape[2];
-    let mut ids = Vec::with_capacity(shape[0] * width);
+/// Where generation sent the fed tokens `own` of a batch.
+fn routes(batch: &MicroBatch, own: &[usize], scored: &[&Scored], moe: &Moe) -> Result<Routes> {
+    let width = moe.layers.len() * moe.top_k;
+    let mut ids = Vec::with_capacity(batch.tokens.len() * width);
     for (segment, source) in batch.segments.iter().zip(&batch.sources) {
         let end = ids.len() + segment.len * width;
         let rows = source.token * width..(source.token + segment.len) * width;
@@ -289,18 +304,20 @@ fn routes(batch: &MicroBatch, scored: &[&Scored], moe: &Moe) -> Result<Routes> {
         // A sample without a trained token brings none; its prompt may be fed for others.
         ids.resize(end, Routes::NOT_RECORDED);
     }
-    Ok(Routes::new(&ids, shape)?)
+    let of_own: Vec<u16> =
+        own.iter().flat_map(|token| &ids[token * width..(token + 1) * width]).copied().collect();
+    Ok(Routes::new(&of_own, [own.len(), moe.layers.len(), moe.top_k])?)
 }
 
-/// What truncation left to each row; `None` where no sample says.
-fn kept_ids(batch: &MicroBatch, scored: &[&Scored]) -> Result<Option<KeptIds>> {
+/// What truncation left to each row of `places`; `None` where no sample of the batch says.
+fn kept_ids(batch: &MicroBatch, places: &[Place], scored: &[&Scored]) -> Result<Option<KeptIds>> {
     if batch.places.iter().all(|place| scored[place.sample].sample.kept_lens.is_empty()) {
         return Ok(None);
     }
     let (mut offsets, mut ids, mut is_recorded) = (vec![0], Vec::new(), Vec::new());
     // Where the list of the next token of the current sample begins.
     let (mut current, mut next, mut start) = (None, 0, 0);
-    for place in &batch.places {
+    for place in places {
         let sample = &scored[place.sample].sample;
         if current != Some(place.sample) {
             (current, next, start) = (Some(place.sample), 0, 0);

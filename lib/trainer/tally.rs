@@ -72,6 +72,8 @@ pub(crate) struct Tally {
     peaks: [f64; NUM_PEAKS],
     /// Numbers of the running micro-batch, still where they were computed.
     pending: Vec<(Slot, Tensor)>,
+    /// Whether what comes is counted by another rank.
+    is_silent: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,11 +84,22 @@ enum Slot {
 
 impl Tally {
     pub(crate) fn new() -> Self {
-        Self { sums: [0.0; NUM_STATS], peaks: [0.0; NUM_PEAKS], pending: Vec::new() }
+        Self { sums: [0.0; NUM_STATS], peaks: [0.0; NUM_PEAKS], pending: Vec::new(), is_silent: false }
+    }
+
+    /// What `f` computes, counted by this rank or, where that is false, by another that computes the same.
+    pub(crate) fn counted_if<T>(&mut self, is_counted: bool, f: impl FnOnce(&mut Self) -> T) -> T {
+        self.is_silent = !is_counted;
+        let result = f(self);
+        self.is_silent = false;
+        result
     }
 
     /// Adds the sum of `value * coefficient`, taken in f64.
     pub(crate) fn add(&mut self, stat: Stat, value: &Tensor, coefficient: &Tensor) -> Result<()> {
+        if self.is_silent {
+            return Ok(());
+        }
         let weighted = value.f_detach()?.f_to_kind(Kind::Double)?.f_mul(coefficient)?;
         self.pending.push((Slot::Sum(stat), weighted.f_sum(Kind::Double)?));
         Ok(())
@@ -94,7 +107,7 @@ impl Tally {
 
     /// Takes the largest |a - b|, NaN (what is not known) left out.
     pub(crate) fn peak(&mut self, peak: Peak, a: &Tensor, b: &Tensor) -> Result<()> {
-        if a.numel() > 0 {
+        if a.numel() > 0 && !self.is_silent {
             let diff =
                 a.f_detach()?.f_sub(&b.f_detach()?)?.f_abs()?.f_nan_to_num(0.0, None::<f64>, None::<f64>)?;
             self.pending.push((Slot::Peak(peak), diff.f_max()?.f_to_kind(Kind::Double)?));

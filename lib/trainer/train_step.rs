@@ -76,7 +76,7 @@ impl Trainer {
         tally.flush()?;
         self.keep_logged(plan, &old)?;
         let began = Instant::now();
-        tally.reduce(&*self.dp)?;
+        tally.reduce(&*self.dp_cp)?;
         // Other stages than the last have counted nothing.
         tally.reduce(&*self.pp)?;
         self.waited(began);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use slime_comm::{Axis, Communicator, Single};
 use slime_config::{LossType, Moe, RoutingReplay};
-use slime_model::Model;
+use slime_model::{Model, Parallel};
 use tch::Device;
 
 use crate::flops::forward_flops;
@@ -58,6 +58,8 @@ pub struct Trainer {
     pub(crate) comm: Arc<dyn Communicator>,
     /// The ranks that have the samples between them.
     pub(crate) dp: Arc<dyn Communicator>,
+    /// Those, and with each those that have its tokens between them.
+    pub(crate) dp_cp: Arc<dyn Communicator>,
     /// The ranks that have the layers between them; of them the last computes the loss.
     pub(crate) pp: Arc<dyn Communicator>,
     pub(crate) settings: Settings,
@@ -100,9 +102,12 @@ impl Trainer {
         if algorithm.routing_replay != RoutingReplay::None && policy.config().moe.is_none() {
             tracing::warn!("algorithm.routing_replay has no effect: the model has no experts");
         }
-        let (dp, pp): (_, Arc<dyn Communicator>) = match policy.params().parallel() {
-            None => (comm.clone(), Arc::new(Single)),
-            Some(parallel) => (parallel.mesh().split(&*comm, Axis::Dp)?, parallel.mesh().split(&*comm, Axis::Pp)?),
+        let (dp, dp_cp, pp): (_, _, Arc<dyn Communicator>) = match policy.params().parallel() {
+            None => (comm.clone(), comm.clone(), Arc::new(Single)),
+            Some(parallel) => {
+                let split = |axis| parallel.mesh().split(&*comm, axis);
+                (split(Axis::Dp)?, split(Axis::DpCp)?, split(Axis::Pp)?)
+            }
         };
         let trained = |model: Model| {
             let groups = Arc::new(GradientGroups::new(&comm, model.params())?);
@@ -119,6 +124,7 @@ impl Trainer {
             teacher,
             comm,
             dp,
+            dp_cp,
             pp,
             settings,
             observation,
@@ -185,8 +191,10 @@ impl Trainer {
         let mut plans = self.plan(scored)?;
         let batches = || plans.iter().flat_map(|plan| &plan.batches);
         let flops: f64 = batches().map(|b| forward_flops(self.policy().config(), &b.batch)).sum();
-        let place = self.policy().params().place();
-        self.report.forward_flops = flops / (place.tp.size * place.stage.pipeline.num_stages) as f64;
+        let sharing = self.policy().params().parallel().map_or(1, |parallel| {
+            [Axis::Tp, Axis::Cp, Axis::Pp].map(|axis| parallel.mesh().axis_size(axis)).iter().product()
+        });
+        self.report.forward_flops = flops / sharing as f64;
         self.report.data_preprocess = self.observation.phase("data_preprocess", began);
         self.fix_log_probs(&mut plans)?;
         self.fix_values(&mut plans)?;
@@ -242,8 +250,12 @@ impl Trainer {
 
     /// Whether this rank tells what the ranks that compute the loss of the same samples all know.
     pub(crate) fn speaks(&self) -> bool {
-        let place = self.policy().params().place();
-        place.tp.rank == 0 && place.stage.is_last()
+        let parallel = self.policy().params().parallel();
+        let is_first = |parallel: &Parallel| {
+            let mesh = parallel.mesh();
+            [Axis::Tp, Axis::Cp].iter().all(|axis| mesh.coordinate(*axis, self.comm.rank()) == 0)
+        };
+        parallel.is_none_or(is_first) && self.policy().stage().is_last()
     }
 
     /// Counts the time since `began` as waiting for other ranks.

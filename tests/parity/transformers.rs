@@ -122,11 +122,9 @@ fn layer_for_further_tokens_gives_the_loss_and_gradients_of_the_definition() {
     let len = t - 2;
     let part = |x: &Tensor, start: i64| x.narrow(1, start, len).reshape([b * len, -1]).squeeze_dim(-1);
     let sources = part(&Tensor::arange(b * t, (Kind::Int64, Device::Cpu)).view([b, t]), 0);
-    let rows = Tensor::arange(b * len, (Kind::Int64, Device::Cpu));
     let (next, targets) = (part(&tokens, 1), part(&tokens, 2));
-    let residual = (&residual, (b * t) as usize);
-    let log_probs = model.mtp_log_probs(&mut packed(len), residual, (&sources, &next), (&rows, &targets));
-    let log_probs = log_probs.unwrap().view([b, len]);
+    let hidden = model.mtp_hidden_states(&mut packed(len), &residual, (&sources, &next)).unwrap();
+    let log_probs = model.mtp_log_probs(&hidden, &targets).unwrap().view([b, len]);
     let diff = max_diff(&log_probs, &golden(&dir, "mtp.log_probs"));
     assert!(diff < 1e-4, "log_probs differ by {diff}");
     let mask = golden(&dir, "loss_mask").narrow(1, 2, len);

@@ -1,11 +1,13 @@
 //! Attention of a packed or paged batch. Suffixes: t tokens, h query heads, g key-value heads, k `head_dim`.
 
+use slime_torch::split_rows::{Readers, gather_rows};
 use slime_torch::{floats_mut, rows_of};
 use tch::{Device, Kind, Tensor};
 
 use super::paged_attention;
-use crate::context::{Span, causal_after};
+use crate::context::ContextGroup;
 use crate::kv_cache::LayerKv;
+use crate::spans::{Span, causal_after};
 use crate::{Context, Error, Paged, Result};
 
 /// Sequences with fewer new tokens than this go through the decode path.
@@ -23,9 +25,37 @@ pub fn attend(
     v_tgk: &Tensor,
 ) -> Result<Tensor> {
     match context {
-        Context::Packed(packed) => reference(&packed.spans, q_thk, k_tgk, v_tgk),
+        Context::Packed(packed) => packed_part(packed.cp.as_ref(), &packed.spans, q_thk, k_tgk, v_tgk),
         Context::Paged(paged) => serve(paged, at, q_thk, k_tgk, v_tgk),
     }
+}
+
+/// Attention of this rank's queries, over the keys and values of all ranks that have the tokens between them.
+///
+/// # Errors
+/// The shapes do not fit, or a failed collective.
+pub(crate) fn packed_part(
+    cp: Option<&ContextGroup>,
+    spans: &[Span],
+    q_thk: &Tensor,
+    k_tgk: &Tensor,
+    v_tgk: &Tensor,
+) -> Result<Tensor> {
+    let Some(ContextGroup { group, counts, places_t }) = cp else {
+        return reference(spans, q_thk, k_tgk, v_tgk);
+    };
+    // One message for both.
+    let num_kv = k_tgk.size3()?.1;
+    let kv = gather_rows(&Tensor::f_cat(&[k_tgk, v_tgk], 1)?, group, counts.clone(), Readers::Part)?;
+    let kv = kv.f_index_select(0, places_t)?;
+    let (k, v) = (kv.f_narrow(1, 0, num_kv)?, kv.f_narrow(1, num_kv, num_kv)?);
+    if spans.is_empty() {
+        // No query, but the gradients of the others' pass through here.
+        let (t, heads, dim) = q_thk.size3()?;
+        let out = q_thk.f_reshape([t, heads * dim])?;
+        return Ok(out.f_add(&kv.f_sum(kv.kind())?.f_mul_scalar(0.0)?)?);
+    }
+    reference(spans, q_thk, &k, &v)
 }
 
 /// Attention of whole sequences, span by span.
@@ -37,8 +67,8 @@ pub(crate) fn reference(spans: &[Span], q_thk: &Tensor, k_tgk: &Tensor, v_tgk: &
     let mut outputs = Vec::with_capacity(spans.len());
     for span in spans {
         let keys = |x: &Tensor| match span.prefix {
-            Some(prefix) => Tensor::f_cat(&[rows(x, prefix)?, rows(x, span.q)?], 0),
-            None => rows(x, span.q),
+            Some(prefix) => Tensor::f_cat(&[rows(x, prefix)?, rows(x, span.keys)?], 0),
+            None => rows(x, span.keys),
         };
         outputs.push(dense(&rows(q_thk, span.q)?, &keys(k_tgk)?, &keys(v_tgk)?, span.mask.as_ref())?);
     }

@@ -7,9 +7,10 @@ use tch::{Kind, Tensor};
 use super::attend::{self, attend};
 use super::can_serve_on_gpu;
 use super::qk_norm_rope::{self, Heads, QkNorm, is_usual, qk_norm_rope};
-use crate::context::Span;
+use crate::context::ContextGroup;
 use crate::kv_cache::LayerKv;
-use crate::{Context, Error, Paged, Result};
+use crate::spans::Span;
+use crate::{Context, Error, Packed, Paged, Result};
 
 /// Attention output `[t, h * k]` of layer `at` for its projection `qkv` `[t, (h + 2 g) k]`; a paged context also keeps the keys
 /// and values. `cos_sin` as `Rope::cos_sin` makes them.
@@ -32,7 +33,7 @@ pub fn attention(
     if let Context::Packed(packed) = context
         && packed.recomputes_ops
     {
-        return recomputed(&packed.spans, &qkv, (heads, norm), cos_sin);
+        return recomputed(packed, &qkv, (heads, norm), cos_sin);
     }
     let (q, k, v) = qk_norm_rope(qkv, heads, norm, &cos_sin.0, &cos_sin.1)?;
     attend(context, at, &q, &k, &v)
@@ -40,7 +41,7 @@ pub fn attention(
 
 /// The same of a packed batch, keeping for the backward pass the projection alone.
 fn recomputed(
-    spans: &[Span],
+    Packed { spans, cp, .. }: &Packed,
     qkv: &Tensor,
     (heads, norm): (Heads, Option<&QkNorm>),
     (cos_tr, sin_tr): &(Tensor, Tensor),
@@ -49,10 +50,15 @@ fn recomputed(
     inputs.extend(norm.iter().flat_map(|norm| [&norm.q_k, &norm.k_k]));
     let num_weights = inputs.len();
     inputs.extend(spans.iter().filter_map(|span| span.mask.as_ref()));
-    let places: Vec<_> = spans.iter().map(|span| (span.q, span.prefix, span.mask.is_some())).collect();
+    inputs.extend(cp.iter().map(|cp| &cp.places_t));
+    let places: Vec<_> =
+        spans.iter().map(|span| (span.q, span.prefix, span.keys, span.mask.is_some())).collect();
+    let num_masks = places.iter().filter(|(.., is_masked)| *is_masked).count();
+    let ranks = cp.as_ref().map(|cp| (cp.group.clone(), cp.counts.clone()));
     let norm = norm.map(|norm| (norm.scope, norm.eps, norm.group.clone()));
     let function = move |inputs: &[Tensor]| {
-        let (weights, masks) = inputs.split_at(num_weights.min(inputs.len()));
+        let (weights, others) = inputs.split_at(num_weights.min(inputs.len()));
+        let (masks, of_cp) = others.split_at(num_masks.min(others.len()));
         let [qkv, cos_tr, sin_tr, norms @ ..] = weights else {
             let what = "inputs of attention";
             return Err(Error::Context { what, expected: num_weights, got: weights.len() });
@@ -68,14 +74,20 @@ fn recomputed(
             _ => None,
         };
         let mut masks = masks.iter().map(Tensor::shallow_clone);
-        let span = |(q, prefix, is_masked): (_, _, bool)| Span {
+        let span = |(q, prefix, keys, is_masked): (_, _, _, bool)| Span {
             q,
             prefix,
+            keys,
             mask: if is_masked { masks.next() } else { None },
         };
         let spans: Vec<Span> = places.iter().copied().map(span).collect();
         let (q, k, v) = qk_norm_rope::reference(qkv, heads, norm.as_ref(), cos_tr, sin_tr)?;
-        attend::reference(&spans, &q, &k, &v)
+        let cp = ranks.as_ref().zip(of_cp.first()).map(|((group, counts), places_t)| ContextGroup {
+            group: group.clone(),
+            counts: counts.clone(),
+            places_t: places_t.shallow_clone(),
+        });
+        attend::packed_part(cp.as_ref(), &spans, &q, &k, &v)
     };
     let text = move |inputs: &[Tensor]| function(inputs).map_err(|error| error.to_string());
     Ok(slime_torch::recomputed(&inputs, text)?)

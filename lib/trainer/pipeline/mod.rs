@@ -10,8 +10,7 @@ use slime_torch::backward_with;
 use tch::Tensor;
 
 use self::schedule::{Action, Direction};
-use crate::log_probs::{context, embedded_tokens, rows_of};
-use crate::micro_batch::MicroBatch;
+use crate::log_probs::{context, embedded_tokens};
 use crate::out_of_memory::Phase;
 use crate::prepared::Prepared;
 use crate::trainer::{Role, Trained};
@@ -28,9 +27,9 @@ const GRADIENT: u8 = 2;
 
 /// What the last run of a pass gives.
 pub(crate) struct Hidden {
-    /// The hidden states `[r, d]` after the final norm that predict the rows of a micro-batch.
+    /// The hidden states `[r, d]` after the final norm that predict this rank's rows of a micro-batch.
     pub rows_rd: Tensor,
-    /// The residual `[t, d]` behind the last layer of every fed token.
+    /// The residual `[t, d]` behind the last layer of this rank's fed tokens.
     pub residual_td: Tensor,
 }
 
@@ -67,7 +66,7 @@ impl Trainer {
         let mut in_flight: HashMap<(usize, usize), InFlight> = HashMap::new();
         for Action { direction, run, batch } in one_forward_one_backward(stage, batches.len()) {
             let began = Instant::now();
-            let num_tokens = batches[batch].batch.tokens.len();
+            let num_tokens = batches[batch].share.tokens().len();
             match direction {
                 Direction::Forward => {
                     self.phase = Phase::Forward;
@@ -98,13 +97,13 @@ impl Trainer {
         loss_of: impl FnOnce(&mut Self, &Hidden) -> Result<Tensor>,
     ) -> Result<InFlight> {
         let recompute = self.settings.train.recompute;
-        let num_tokens = prepared.batch.tokens.len();
+        let num_tokens = prepared.share.tokens().len();
         let input_td = self.received(role, run, num_tokens, Direction::Forward)?;
         let input_td = input_td.map(|input_td| input_td.set_requires_grad(true));
         let model = &self.trained(role)?.model;
         // The critic's routers choose by themselves.
         let routes = if role == Role::Actor { prepared.routes.of_run(run) } else { None };
-        let (output, tape) = trained_pass(model, &prepared.batch, (run, input_td.as_ref()), routes, recompute)?;
+        let (output, tape) = trained_pass(model, prepared, (run, input_td.as_ref()), routes, recompute)?;
         let Some(hidden_td) = output.hidden_td else {
             let mut output_td = output.residual_td;
             self.send(role, run, &output_td, Direction::Forward)?;
@@ -115,7 +114,7 @@ impl Trainer {
             });
             return Ok(InFlight { input_td, root: root.transpose()?, tape });
         };
-        let hidden = Hidden { rows_rd: rows_of(&prepared.batch, &hidden_td)?, residual_td: output.residual_td };
+        let hidden = Hidden { rows_rd: prepared.share.of_hidden(&hidden_td)?, residual_td: output.residual_td };
         // Where nothing before a layer is trained, its ops have no gradient to tell them that they train.
         let loss = as_trained(|| loss_of(self, &hidden))?;
         Ok(InFlight { input_td, root: Some(loss), tape })
@@ -190,14 +189,14 @@ pub(crate) fn frozen_batches(
 ) -> Result<()> {
     for Action { run, batch, .. } in forward_only(model.stage(), batches.len()) {
         let prepared = &mut *batches[batch];
-        let input_td = received(model, run, prepared.batch.tokens.len(), Direction::Forward)?;
+        let input_td = received(model, run, prepared.share.tokens().len(), Direction::Forward)?;
         let output = without_grad(|| {
             let routes = if routers == Routers::Replayed { prepared.routes.of_run(run) } else { None };
             let mut context = context(model, &prepared.batch, routes)?;
             if routers == Routers::Recorded {
                 context = context.recording_routes();
             }
-            let tokens_t = embedded_tokens(model, &prepared.batch, run)?;
+            let tokens_t = embedded_tokens(model, prepared, run)?;
             let output = model.forward_run(&mut context, run, input(tokens_t.as_ref(), input_td.as_ref())?)?;
             if routers == Routers::Recorded {
                 prepared.routes.record(run, context.take_routes()?)?;
@@ -205,7 +204,10 @@ pub(crate) fn frozen_batches(
             Ok::<_, Error>(output)
         })?;
         match output.hidden_td {
-            Some(hidden_td) => visit(prepared, rows_of(&prepared.batch, &hidden_td)?)?,
+            Some(hidden_td) => {
+                let hidden_od = prepared.share.of_hidden(&hidden_td)?;
+                visit(prepared, hidden_od)?;
+            },
             None => send(model, run, &output.residual_td, Direction::Forward)?,
         }
     }
@@ -215,13 +217,13 @@ pub(crate) fn frozen_batches(
 /// The pass that is followed by a backward pass, as `train.recompute` asks for it.
 fn trained_pass(
     model: &Model,
-    batch: &MicroBatch,
+    prepared: &Prepared,
     (run, input_td): (usize, Option<&Tensor>),
     routes: Option<&Routes>,
     recompute: Recompute,
 ) -> Result<(slime_model::Output, Option<Tape>)> {
-    let mut context = context(model, batch, routes)?;
-    let tokens_t = embedded_tokens(model, batch, run)?;
+    let mut context = context(model, &prepared.batch, routes)?;
+    let tokens_t = embedded_tokens(model, prepared, run)?;
     let input = input(tokens_t.as_ref(), input_td)?;
     as_trained(|| match recompute {
         Recompute::Full => {

@@ -94,6 +94,28 @@ const STAGES: [(&str, usize, Split, Pipeline); 18] = [
     ("minimax_m2", 4, [2, 1, 2, 1], Pipeline::even(2)),
 ];
 
+/// Model and its layers, tp, cp, dp, ep and etp, and the pipeline.
+const CONTEXT: [(&str, usize, [usize; 5], Pipeline); 18] = [
+    ("llama", 2, [1, 2, 1, 1, 1], Pipeline::WHOLE),
+    ("llama_tied", 2, [1, 3, 1, 1, 1], Pipeline::WHOLE),
+    ("qwen2", 2, [2, 2, 1, 1, 1], Pipeline::WHOLE),
+    ("qwen3", 2, [1, 2, 2, 1, 1], Pipeline::WHOLE),
+    ("qwen3", 2, [4, 2, 1, 1, 1], Pipeline::WHOLE),
+    ("qwen3", 2, [1, 8, 1, 1, 1], Pipeline::WHOLE),
+    ("qwen3", 4, [2, 2, 1, 1, 1], Pipeline::even(2)),
+    ("qwen3", 8, [2, 2, 2, 1, 1], Pipeline { chunks: 2, ..Pipeline::even(2) }),
+    ("glm4", 4, [2, 2, 1, 1, 1], Pipeline::even(2)),
+    ("qwen3_moe", 2, [1, 2, 1, 2, 1], Pipeline::WHOLE),
+    ("qwen3_moe", 2, [2, 2, 2, 2, 2], Pipeline::WHOLE),
+    ("qwen3_moe", 4, [1, 3, 2, 3, 2], Pipeline::even(2)),
+    ("glm4_moe", 3, [1, 4, 1, 4, 1], Pipeline::WHOLE),
+    ("glm4_moe", 3, [2, 2, 2, 8, 1], Pipeline::WHOLE),
+    ("glm4_moe", 6, [2, 2, 1, 4, 1], Pipeline { first: Some(2), ..Pipeline::even(4) }),
+    ("glm4_moe", 6, [2, 2, 2, 4, 2], Pipeline { last: Some(2), ..Pipeline::even(2) }),
+    ("glm4_moe", 8, [1, 2, 2, 4, 1], Pipeline { chunks: 2, ..Pipeline::even(4) }),
+    ("minimax_m2", 4, [2, 2, 1, 2, 1], Pipeline::even(2)),
+];
+
 /// What one rank or all of them together computed.
 struct Run {
     losses: Vec<f64>,
@@ -245,6 +267,10 @@ fn cases() -> Vec<Case> {
         let layout = Layout { tp, dp, ep, etp, pp: pipeline.num_stages, ..Layout::default() };
         cases.push(Case { name, num_layers, layout, pipeline });
     }
+    for (name, num_layers, [tp, cp, dp, ep, etp], pipeline) in CONTEXT {
+        let layout = Layout { tp, cp, dp, ep, etp, pp: pipeline.num_stages };
+        cases.push(Case { name, num_layers, layout, pipeline });
+    }
     cases
 }
 
@@ -298,8 +324,9 @@ fn compare((name, extra): (&str, Extra), settings: &Settings, scored: &[Scored],
 fn layer_for_further_tokens_is_split_too() {
     let mut settings = three_steps();
     settings.train.mtp_loss_coef = Some(0.3);
-    for (tp, pp, dp) in [(2, 1, 2), (4, 1, 1), (1, 2, 1), (2, 2, 2)] {
-        compare(("mimo", Extra::Mtp), &settings, &rollout(5, 3), Layout { tp, pp, dp, ..Layout::default() });
+    for [tp, pp, cp, dp] in [[2, 1, 1, 2], [4, 1, 1, 1], [1, 2, 1, 1], [2, 2, 1, 2], [1, 1, 2, 1], [2, 2, 3, 1]] {
+        let layout = Layout { tp, pp, cp, dp, ..Layout::default() };
+        compare(("mimo", Extra::Mtp), &settings, &rollout(5, 3), layout);
     }
 }
 
@@ -312,7 +339,7 @@ fn replayed_tokens_go_where_they_went_on_every_layout() {
         scored.sample.routed_experts = (0..rows as u16 * 6).map(|at| (at + at / 6) % 8).collect();
     }
     let split = Layout { tp: 2, dp: 2, ep: 4, ..Layout::default() };
-    for layout in [split, Layout { pp: 3, ..Layout::default() }] {
+    for layout in [split, Layout { pp: 3, ..Layout::default() }, Layout { cp: 2, ep: 2, ..Layout::default() }] {
         for replay in [RoutingReplay::Rollout, RoutingReplay::Recomputed] {
             let mut settings = three_steps();
             settings.algorithm.routing_replay = replay;

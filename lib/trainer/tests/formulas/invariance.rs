@@ -36,7 +36,7 @@ fn outcome(mut trainer: Trainer, scored: &[Scored]) -> Outcome {
 
 /// The same over the ranks of a layout, whole gradients put together on the first.
 fn run_split(name: &str, scored: &[Scored], layout: Layout) -> Outcome {
-    let size = layout.tp * layout.pp * layout.dp;
+    let size = layout.tp * layout.pp * layout.cp * layout.dp;
     let mesh = Mesh::new(layout, size).unwrap();
     let ranks = Threads::spawn(size, |comm| {
         let comm: Arc<dyn Communicator> = Arc::new(comm);
@@ -91,6 +91,8 @@ pub fn check(name: &str) -> f64 {
     for layout in [
         Layout { tp: 2, ..Layout::default() },
         Layout { tp: 2, pp: 2, ..Layout::default() },
+        Layout { cp: 2, ..Layout::default() },
+        Layout { tp: 2, pp: 2, cp: 2, ..Layout::default() },
         Layout { tp: 4, dp: 2, ..Layout::default() },
     ] {
         compare("split models", &run_split(name, &scored, layout));
