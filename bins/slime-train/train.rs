@@ -208,7 +208,7 @@ fn split_over(
     let [tp, pp, cp, ep, etp] = [axes.tp, axes.pp, axes.cp, axes.ep, axes.etp].map(|axis| axis as usize);
     let mesh = Mesh::new(Layout { tp, cp, dp, pp, ep, etp }, comm.size()).map_err(failure!())?;
     let parallel = Parallel::new(comm, mesh, device).map_err(failure!())?;
-    Ok(Some(Arc::new(parallel.with_pipeline(axes.pipeline()))))
+    Ok(Some(Arc::new(parallel.with_pipeline(axes.pipeline()).with_cp_comm_type(axes.cp_comm_type))))
 }
 
 /// What can be said of `[parallel]` before there is a world: whether the model can be shared out like that.

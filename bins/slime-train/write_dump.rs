@@ -65,11 +65,7 @@ fn fill(
 }
 
 /// One file: a weight directory of one shard whose file is then moved to its place.
-fn write_safetensors(
-    dump: &Path,
-    name: &str,
-    tensors: Option<WholeTensors<'_>>,
-) -> Result<(), Failure> {
+fn write_safetensors(dump: &Path, name: &str, tensors: Option<WholeTensors<'_>>) -> Result<(), Failure> {
     let folder = dump.join(format!(".{name}.parts"));
     let path = dump.join(format!("{name}.safetensors"));
     let io = |error: std::io::Error| Failure::io(path.display(), &error);

@@ -48,7 +48,7 @@ pub use freeze::frozen;
 pub use hf_config::{Family, HfConfig, HfConfigError, Moe, QkNormScope, RopeScaling, Scoring};
 pub use load::{RunConfig, load, parse};
 pub use metrics::{Metrics, Warnings};
-pub use parallel::Parallel;
+pub use parallel::{CpCommType, Parallel};
 pub use paths::{Physical, RunDir};
 pub use pipeline::{Pipeline, PipelineStage};
 pub use rollout::{Placement, Reward, Rollout, SandboxTier};

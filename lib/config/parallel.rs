@@ -8,6 +8,17 @@ use crate::{Error, HfConfig, Pipeline, Result};
 /// Layouts that an error names.
 const NUM_NEAREST: usize = 3;
 
+/// How context-parallel ranks bring queries and keys together; the names are Megatron's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CpCommType {
+    /// Every rank gets the keys and values of all tokens, in one message for each layer.
+    #[default]
+    AllGather,
+    /// Keys and values go round the ranks, so that no rank holds more than those of two.
+    P2p,
+}
+
 /// `[parallel]`: how the ranks of the trainer share the work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -26,6 +37,8 @@ pub struct Parallel {
     pub last_stage_layers: Option<u32>,
     /// Context-parallel ranks: they have the tokens of every sequence between them.
     pub cp: u32,
+    /// How these bring queries and keys together.
+    pub cp_comm_type: CpCommType,
     /// Expert-parallel ranks: they have the experts of every layer between them. They are taken from the tensor-, context-
     /// and data-parallel ones of a stage, so they do not multiply the world.
     pub ep: u32,
@@ -44,6 +57,7 @@ impl Default for Parallel {
             first_stage_layers: None,
             last_stage_layers: None,
             cp: 1,
+            cp_comm_type: CpCommType::AllGather,
             ep: 1,
             etp: 1,
             dp: None,
@@ -174,7 +188,9 @@ impl Parallel {
         let (product, spread) = (self.of_stage() * dp, etp * ep);
         (!product.is_multiple_of(spread)).then(|| {
             let (axes, of_stage) = (self.axes(dp, &[]), if self.pp > 1 { " of a stage" } else { "" });
-            format!("parallel: etp {etp} x ep {ep} = {spread} does not divide {axes} = {product} ranks{of_stage}")
+            format!(
+                "parallel: etp {etp} x ep {ep} = {spread} does not divide {axes} = {product} ranks{of_stage}"
+            )
         })
     }
 
@@ -212,9 +228,11 @@ impl Parallel {
         }
         let with_experts = |(tp, pp, cp, dp): (u32, u32, u32, u32)| {
             let of_stage = tp * cp * dp;
-            let even = Self { virtual_pp: 1, first_stage_layers: None, last_stage_layers: None, ..self.clone() };
+            let even =
+                Self { virtual_pp: 1, first_stage_layers: None, last_stage_layers: None, ..self.clone() };
             let stages = if pp == self.pp { self.clone() } else { even };
-            let spread = divisors(of_stage).flat_map(move |ep| divisors(of_stage / ep).map(move |etp| (ep, etp)));
+            let spread =
+                divisors(of_stage).flat_map(move |ep| divisors(of_stage / ep).map(move |etp| (ep, etp)));
             spread.map(move |(ep, etp)| Self { tp, pp, cp, ep, etp, dp: Some(dp), ..stages.clone() })
         };
         copies.into_iter().flat_map(with_experts).collect()
@@ -317,10 +335,9 @@ mod tests {
             "parallel: tp 2 x cp 2 x pp 2 x dp 1 = 8 ranks, but the launcher started 12 ranks\n\
              hint: mpirun -n 8 starts that many; or 12 ranks fit as tp 2 pp 2 cp 3 dp 1; tp 1 pp 2 cp 2 dp 3; tp 2 cp 2 dp 3"
         );
-        assert!(
-            message(Parallel { pp: 4, ..layout(1, 1, 1, None) }, 4, &dense)
-                .starts_with("parallel.pp: 4 stages of the model's 2 layers leave stage 2 without one\nhint: 4 ranks fit as ")
-        );
+        assert!(message(Parallel { pp: 4, ..layout(1, 1, 1, None) }, 4, &dense).starts_with(
+            "parallel.pp: 4 stages of the model's 2 layers leave stage 2 without one\nhint: 4 ranks fit as "
+        ));
         let folded = Parallel { pp: 2, cp: 2, ..layout(1, 3, 1, None) };
         assert!(message(folded, 4, &moe()).starts_with(
             "parallel: etp 1 x ep 3 = 3 does not divide tp 1 x cp 2 x dp 1 = 2 ranks of a stage"

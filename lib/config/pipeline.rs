@@ -156,10 +156,17 @@ mod tests {
             "parallel.pp: 4 stages of the model's 3 layers leave stage 3 without one"
         );
         assert!(problem(Pipeline { chunks: 2, ..Pipeline::even(2) }, 3).contains("in 2 runs each"));
-        assert!(problem(Pipeline { last: Some(9), ..Pipeline::even(2) }, 8).contains("take 9 of the model's 8"));
-        assert!(problem(Pipeline { first: Some(2), last: Some(2), ..Pipeline::even(2) }, 8).contains("take 4"));
+        assert!(
+            problem(Pipeline { last: Some(9), ..Pipeline::even(2) }, 8).contains("take 9 of the model's 8")
+        );
+        assert!(
+            problem(Pipeline { first: Some(2), last: Some(2), ..Pipeline::even(2) }, 8).contains("take 4")
+        );
         assert!(problem(Pipeline { last: Some(8), ..Pipeline::even(2) }, 8).contains("leave stage 0"));
         assert!(problem(Pipeline { chunks: 2, ..Pipeline::WHOLE }, 8).starts_with("parallel.virtual_pp"));
-        assert!(problem(Pipeline { last: Some(8), ..Pipeline::WHOLE }, 8).starts_with("parallel.last_stage_layers"));
+        assert!(
+            problem(Pipeline { last: Some(8), ..Pipeline::WHOLE }, 8)
+                .starts_with("parallel.last_stage_layers")
+        );
     }
 }

@@ -1,14 +1,17 @@
 //! What a forward pass knows about its tokens: positions, who attends to whom, and where keys and values are kept.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
+use slime_config::CpCommType;
 use slime_torch::Group;
 use tch::{Device, Kind, Tensor};
 
 use crate::device_batch::DeviceBatch;
+use crate::ops::ring_attention::Ring;
 use crate::routing::Routing;
 use crate::spans::{Span, spans};
-use crate::{Error, KvCache, Result, Routes, TokenShares, Workspace};
+use crate::{ContextRanks, Error, KvCache, Result, Routes, TokenShares, Workspace};
 
 /// A run of tokens in a packed batch that attends causally to itself and fully to its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,9 +40,18 @@ impl Segment {
 
 /// The ranks that have the tokens of a batch between them.
 #[derive(Debug)]
-pub(crate) struct ContextGroup {
+pub(crate) enum ContextGroup {
+    /// Each gets the keys of all.
+    Gather(Gather),
+    /// Keys go round.
+    Ring(Arc<Ring>),
+}
+
+/// What a gather of keys takes.
+#[derive(Debug)]
+pub(crate) struct Gather {
     pub group: Group,
-    /// Tokens of each.
+    /// Tokens of each rank.
     pub counts: Vec<usize>,
     /// Where each token of the batch is behind a gather of all ranks' rows, `[T]` i64.
     pub places_t: Tensor,
@@ -103,7 +115,7 @@ impl<'a> Context<'a> {
     pub fn packed_over(
         segments: &[Segment],
         (kind, device): (Kind, Device),
-        cp: Option<&Group>,
+        cp: Option<&ContextRanks>,
     ) -> Result<Self> {
         let mut positions: Vec<i64> = Vec::new();
         for segment in segments {
@@ -117,16 +129,22 @@ impl<'a> Context<'a> {
             }
             positions.extend((segment.position..segment.position + segment.len).map(|p| p as i64));
         }
-        let (rank, size) = cp.map_or((0, 1), |group| (group.rank(), group.size()));
+        let (rank, size) = cp.map_or((0, 1), |cp| (cp.group.rank(), cp.group.size()));
         let shares = TokenShares::new(segments, size);
         let own: Vec<i64> = shares.of(rank).iter().map(|token| positions[*token]).collect();
         let index = |values: &[i64]| Tensor::f_from_slice(values)?.f_to_device(device);
-        let cp = cp.map(|group| {
-            let (group, counts) = (group.clone(), shares.counts());
-            Ok::<_, Error>(ContextGroup { group, counts, places_t: index(&shares.places())? })
+        let is_ring = cp.is_some_and(|cp| cp.comm_type == CpCommType::P2p);
+        let spans = if is_ring { Vec::new() } else { spans(segments, shares.pieces(rank), kind, device)? };
+        let cp = cp.map(|ContextRanks { group, .. }| {
+            let group = group.clone();
+            if is_ring {
+                return Ok(ContextGroup::Ring(Arc::new(Ring { group, segments: segments.to_vec(), shares })));
+            }
+            let gather = Gather { group, counts: shares.counts(), places_t: index(&shares.places())? };
+            Ok::<_, Error>(ContextGroup::Gather(gather))
         });
         Ok(Self::Packed(Packed {
-            spans: spans(segments, shares.pieces(rank), kind, device)?,
+            spans,
             cp: cp.transpose()?,
             routing: Routing::default(),
             positions_t: index(&own)?,

@@ -32,7 +32,7 @@ pub use layer::Layer;
 pub use load::Extra;
 pub use model::Model;
 pub use ops::head_log_probs::{KeptIds, Penalties, Seen, Shaping};
-pub use parallel::Parallel;
+pub use parallel::{ContextRanks, Parallel};
 pub use param_store::ParamStore;
 pub use rope::Rope;
 pub use routing::Routes;

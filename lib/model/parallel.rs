@@ -4,12 +4,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use slime_comm::{Axis, Communicator, Mesh};
-use slime_config::{HfConfig, Pipeline, PipelineStage};
+use slime_config::{CpCommType, HfConfig, Pipeline, PipelineStage};
 use slime_torch::Group;
 use slime_weights::{Place, Share, StorageSpec, is_of_stage};
 use tch::Device;
 
 use crate::Result;
+
+/// Ranks that have the tokens of a batch between them.
+#[derive(Debug, Clone)]
+pub struct ContextRanks {
+    /// The ranks.
+    pub group: Group,
+    /// How they bring queries and keys together.
+    pub comm_type: CpCommType,
+}
 
 /// The mesh with this rank's groups along the axes that a model is split over.
 #[derive(Clone)]
@@ -20,7 +29,7 @@ pub struct Parallel {
     /// Ranks that share heads, widths, vocabulary and tokens.
     pub(crate) tp: Group,
     /// Ranks that have the tokens between them.
-    cp: Group,
+    cp: ContextRanks,
     /// Ranks that have the experts between them.
     pub(crate) ep: Group,
     /// Ranks that share the width of an expert.
@@ -44,6 +53,7 @@ impl Parallel {
         let group = |axis| Ok::<_, crate::Error>(Group::new(mesh.split(&**world, axis)?, device)?);
         let (tp, ep, etp) = (group(Axis::Tp)?, group(Axis::Ep)?, group(Axis::Etp)?);
         let (cp, pp) = (group(Axis::Cp)?, group(Axis::Pp)?);
+        let cp = ContextRanks { group: cp, comm_type: CpCommType::default() };
         let pipeline = Pipeline::even(mesh.axis_size(Axis::Pp));
         Ok(Self { world: world.clone(), mesh, pipeline, tp, cp, ep, etp, pp })
     }
@@ -52,6 +62,13 @@ impl Parallel {
     #[must_use]
     pub fn with_pipeline(self, pipeline: Pipeline) -> Self {
         Self { pipeline, ..self }
+    }
+
+    /// The same with queries and keys brought together like this by context-parallel ranks.
+    #[must_use]
+    pub fn with_cp_comm_type(mut self, comm_type: CpCommType) -> Self {
+        self.cp.comm_type = comm_type;
+        self
     }
 
     /// All ranks.
@@ -65,8 +82,8 @@ impl Parallel {
     }
 
     /// The ranks that have the tokens between them, where there are several.
-    pub fn cp(&self) -> Option<&Group> {
-        Some(&self.cp).filter(|group| group.size() > 1)
+    pub fn cp(&self) -> Option<&ContextRanks> {
+        Some(&self.cp).filter(|cp| cp.group.size() > 1)
     }
 
     /// The ranks that have the layers between them, in the order of the stages.

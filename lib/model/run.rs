@@ -36,7 +36,11 @@ impl Model {
     }
 
     /// The angles of the tokens, and the residual before the first layer.
-    pub(crate) fn enter(&self, context: &Context<'_>, input: Input<'_>) -> Result<((Tensor, Tensor), Tensor)> {
+    pub(crate) fn enter(
+        &self,
+        context: &Context<'_>,
+        input: Input<'_>,
+    ) -> Result<((Tensor, Tensor), Tensor)> {
         match input {
             Input::Tokens(tokens_t) => self.begin(context, tokens_t),
             Input::Residual(x_td) => Ok((self.rope().cos_sin(context.positions())?, x_td)),

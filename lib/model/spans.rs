@@ -24,12 +24,7 @@ pub(crate) struct Span {
 
 /// The calls for the queries of `pieces`, in order. Neighbouring small segments are grouped into one call each, so short
 /// responses of a group cost one call per layer.
-pub(crate) fn spans(
-    segments: &[Segment],
-    pieces: &[Piece],
-    kind: Kind,
-    device: Device,
-) -> Result<Vec<Span>> {
+pub(crate) fn spans(segments: &[Segment], pieces: &[Piece], kind: Kind, device: Device) -> Result<Vec<Span>> {
     let mut spans = Vec::new();
     let (mut at, mut rest) = (0, pieces);
     while let Some(first) = segments.get(at) {

@@ -74,7 +74,8 @@ impl Model {
         drop(last_td);
         let (first, layers) = self.layers_of(run)?;
         for (at, layer) in layers.iter().enumerate().rev() {
-            let Some(x_td) = residuals.pop().filter(|_| self.is_trained_before(&start_td, first, at + 1)) else {
+            let Some(x_td) = residuals.pop().filter(|_| self.is_trained_before(&start_td, first, at + 1))
+            else {
                 return Ok(());
             };
             let x_td = x_td.set_requires_grad(self.is_trained_before(&start_td, first, at));

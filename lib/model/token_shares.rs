@@ -40,7 +40,12 @@ impl TokenShares {
                     let start = tokens[rank].len();
                     tokens[rank].extend(segment.start + run.start..segment.start + run.end);
                     if !run.is_empty() {
-                        pieces[rank].push(Piece { segment: number, offset: run.start, len: run.len(), start });
+                        pieces[rank].push(Piece {
+                            segment: number,
+                            offset: run.start,
+                            len: run.len(),
+                            start,
+                        });
                     }
                 }
             }

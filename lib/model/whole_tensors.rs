@@ -95,7 +95,9 @@ impl<'a> WholeTensors<'a> {
         match self.which {
             Which::Parameters => Some(self.params.kind_of(spec)),
             Which::Gradients if spec.is_frozen => None,
-            Which::Gradients => Some(if self.params.kind() == Kind::Double { Kind::Double } else { Kind::Float }),
+            Which::Gradients => {
+                Some(if self.params.kind() == Kind::Double { Kind::Double } else { Kind::Float })
+            }
         }
     }
 

@@ -59,7 +59,8 @@ impl Trainer {
             let began = Instant::now();
             let mut batches: Vec<&mut Prepared> = Self::batches(plans).collect();
             frozen_batches(&critic.model, &mut batches, Routers::Free, |prepared, hidden_rd| {
-                prepared.known.old_value_r = Some(prepared.share.all(&without_grad(|| critic.model.values(&hidden_rd))?)?);
+                prepared.known.old_value_r =
+                    Some(prepared.share.all(&without_grad(|| critic.model.values(&hidden_rd))?)?);
                 Ok(())
             })?;
             self.report.values = self.observation.phase("values", began);

@@ -87,7 +87,8 @@ impl Trainer {
         residual_td: &Tensor,
         tally: &mut Tally,
     ) -> Result<Option<Tensor>> {
-        let Some((pass, num_targets)) = prepared.mtp.as_ref().filter(|(pass, _)| !pass.rows.is_empty()) else {
+        let Some((pass, num_targets)) = prepared.mtp.as_ref().filter(|(pass, _)| !pass.rows.is_empty())
+        else {
             return Ok(None);
         };
         let Some(coef) = self.settings.mtp_loss_coef() else { return Ok(None) };

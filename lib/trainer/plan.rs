@@ -13,7 +13,6 @@ use crate::{Error, LoggedSample, Result, Scored, StepMetrics, Trainer};
 use slime_config::{AdvantageEstimator, LossReducer, LossType};
 use slime_model::Parallel;
 use slime_record::{Sample, SampleId, Status};
-use slime_torch::Group;
 
 /// One optimizer step of this rank.
 pub(crate) struct Plan {
@@ -221,7 +220,7 @@ impl Trainer {
 
     /// Ranks that have the tokens of a micro-batch between them.
     fn num_token_shares(&self) -> usize {
-        self.policy().params().parallel().and_then(Parallel::cp).map_or(1, Group::size)
+        self.policy().params().parallel().and_then(Parallel::cp).map_or(1, |cp| cp.group.size())
     }
 
     /// Says once that a sample does not fit into the budget.

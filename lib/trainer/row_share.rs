@@ -1,7 +1,7 @@
 //! The rows of a micro-batch where ranks have its tokens between them: each computes the log-probs of those that its tokens
 //! predict, and all of them see all. Suffixes: r all rows, o rows of this rank.
 
-use slime_model::{Segment, TokenShares};
+use slime_model::{ContextRanks, Segment, TokenShares};
 use slime_torch::Group;
 use slime_torch::split_rows::{Readers, gather_rows};
 use tch::{Device, Tensor};
@@ -33,8 +33,14 @@ struct Split {
 }
 
 impl RowShare {
-    /// The share of this rank of `group` in the rows `rows` (fed tokens) of a packed batch.
-    pub fn new(segments: &[Segment], rows: &[i64], group: Option<&Group>, device: Device) -> Result<Self> {
+    /// The share of this rank of `cp` in the rows `rows` (fed tokens) of a packed batch.
+    pub fn new(
+        segments: &[Segment],
+        rows: &[i64],
+        cp: Option<&ContextRanks>,
+        device: Device,
+    ) -> Result<Self> {
+        let group = cp.map(|cp| &cp.group);
         let (rank, size) = group.map_or((0, 1), |group| (group.rank(), group.size()));
         let shares = TokenShares::new(segments, size);
         let num_tokens = segments.last().map_or(0, |last| last.start + last.len);
@@ -58,7 +64,12 @@ impl RowShare {
             gathered.enumerate().for_each(|(at, row)| order[row] = at as i64);
             let counts = (0..size).map(|rank| of_rank(rank).count()).collect();
             let own: Vec<i64> = own.iter().map(|row| *row as i64).collect();
-            Ok::<_, crate::Error>(Split { group: group.clone(), counts, order_r: index(&order)?, own_o: index(&own)? })
+            Ok::<_, crate::Error>(Split {
+                group: group.clone(),
+                counts,
+                order_r: index(&order)?,
+                own_o: index(&own)?,
+            })
         });
         Ok(Self { shares, rank, rows: own, sources, split: split.transpose()? })
     }
@@ -118,6 +129,7 @@ mod tests {
     use std::sync::Arc;
 
     use slime_comm::Threads;
+    use slime_config::CpCommType;
     use tch::Kind;
 
     use super::*;
@@ -129,7 +141,8 @@ mod tests {
         for size in 1..=4 {
             let seen = Threads::spawn(size, |comm| {
                 let group = Group::new(Arc::new(comm), Device::Cpu).unwrap();
-                let share = RowShare::new(&segments, &rows, Some(&group), Device::Cpu).unwrap();
+                let cp = ContextRanks { group, comm_type: CpCommType::AllGather };
+                let share = RowShare::new(&segments, &rows, Some(&cp), Device::Cpu).unwrap();
                 let own: Vec<i64> = share.tokens().iter().map(|token| *token as i64).collect();
                 // The number of the token stands for its hidden state.
                 let hidden = Tensor::from_slice(&own).to_kind(Kind::Double).view([-1, 1]);

@@ -117,7 +117,9 @@ impl Trainer {
     /// Keeps the log-probs of logged samples, from those of every micro-batch.
     fn keep_logged(&mut self, plan: &Plan, old: &[Tensor]) -> Result<()> {
         let logged = plan.batches.iter().zip(old);
-        for (prepared, log_prob_r) in logged.filter(|(prepared, log_prob_r)| prepared.is_logged && log_prob_r.numel() > 0) {
+        for (prepared, log_prob_r) in
+            logged.filter(|(prepared, log_prob_r)| prepared.is_logged && log_prob_r.numel() > 0)
+        {
             let values =
                 Vec::<f32>::try_from(log_prob_r.f_to_device(Device::Cpu)?.f_to_kind(tch::Kind::Float)?)?;
             for (place, value) in prepared.batch.places.iter().zip(values) {

@@ -15,7 +15,8 @@ pub fn report(path: &Path, layout: Layout) -> Result<Report, Failure> {
     let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     let text = std::fs::read_to_string(&path).map_err(|error| Failure::open(path.display(), &error))?;
     let Layout { tp, pp, cp, ep, etp, dp } = layout;
-    let plan = Plan::new(&text, &path, PlanLayout { tp, pipeline: Pipeline::even(pp), cp, ep, etp, dp }).map_err(failure)?;
+    let plan = Plan::new(&text, &path, PlanLayout { tp, pipeline: Pipeline::even(pp), cp, ep, etp, dp })
+        .map_err(failure)?;
     Ok(Report { json: json(&path, &plan), text: format!("{}\n{}", facts(&path, &plan), stages(&plan)) })
 }
 

@@ -4,8 +4,8 @@ use slime_torch::split_rows::{Readers, gather_rows};
 use slime_torch::{floats_mut, rows_of};
 use tch::{Device, Kind, Tensor};
 
-use super::paged_attention;
-use crate::context::ContextGroup;
+use super::{paged_attention, ring_attention};
+use crate::context::{ContextGroup, Gather};
 use crate::kv_cache::LayerKv;
 use crate::spans::{Span, causal_after};
 use crate::{Context, Error, Paged, Result};
@@ -41,8 +41,10 @@ pub(crate) fn packed_part(
     k_tgk: &Tensor,
     v_tgk: &Tensor,
 ) -> Result<Tensor> {
-    let Some(ContextGroup { group, counts, places_t }) = cp else {
-        return reference(spans, q_thk, k_tgk, v_tgk);
+    let Gather { group, counts, places_t } = match cp {
+        None => return reference(spans, q_thk, k_tgk, v_tgk),
+        Some(ContextGroup::Ring(ring)) => return ring_attention::train(ring, q_thk, k_tgk, v_tgk),
+        Some(ContextGroup::Gather(gather)) => gather,
     };
     // One message for both.
     let num_kv = k_tgk.size3()?.1;

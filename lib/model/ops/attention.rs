@@ -1,13 +1,17 @@
 //! From the fused projection to the output of attention: heads, rotation, cache and scores. Suffixes: t tokens, h query heads,
 //! k `head_dim`, p slots of the cache.
 
+use std::sync::Arc;
+
 use slime_kernel::qk_norm_rope::{Norm, Places};
+use slime_torch::Group;
 use tch::{Kind, Tensor};
 
 use super::attend::{self, attend};
 use super::can_serve_on_gpu;
 use super::qk_norm_rope::{self, Heads, QkNorm, is_usual, qk_norm_rope};
-use crate::context::ContextGroup;
+use super::ring_attention::Ring;
+use crate::context::{ContextGroup, Gather};
 use crate::kv_cache::LayerKv;
 use crate::spans::Span;
 use crate::{Context, Error, Packed, Paged, Result};
@@ -50,11 +54,14 @@ fn recomputed(
     inputs.extend(norm.iter().flat_map(|norm| [&norm.q_k, &norm.k_k]));
     let num_weights = inputs.len();
     inputs.extend(spans.iter().filter_map(|span| span.mask.as_ref()));
-    inputs.extend(cp.iter().map(|cp| &cp.places_t));
+    let ranks = cp.as_ref().map(Ranks::of);
+    if let Some(ContextGroup::Gather(gather)) = cp {
+        inputs.push(&gather.places_t);
+    }
     let places: Vec<_> =
         spans.iter().map(|span| (span.q, span.prefix, span.keys, span.mask.is_some())).collect();
     let num_masks = places.iter().filter(|(.., is_masked)| *is_masked).count();
-    let ranks = cp.as_ref().map(|cp| (cp.group.clone(), cp.counts.clone()));
+
     let norm = norm.map(|norm| (norm.scope, norm.eps, norm.group.clone()));
     let function = move |inputs: &[Tensor]| {
         let (weights, others) = inputs.split_at(num_weights.min(inputs.len()));
@@ -82,15 +89,36 @@ fn recomputed(
         };
         let spans: Vec<Span> = places.iter().copied().map(span).collect();
         let (q, k, v) = qk_norm_rope::reference(qkv, heads, norm.as_ref(), cos_tr, sin_tr)?;
-        let cp = ranks.as_ref().zip(of_cp.first()).map(|((group, counts), places_t)| ContextGroup {
-            group: group.clone(),
-            counts: counts.clone(),
-            places_t: places_t.shallow_clone(),
-        });
+        let cp = ranks.as_ref().and_then(|ranks| ranks.with(of_cp.first()));
         attend::packed_part(cp.as_ref(), &spans, &q, &k, &v)
     };
     let text = move |inputs: &[Tensor]| function(inputs).map_err(|error| error.to_string());
     Ok(slime_torch::recomputed(&inputs, text)?)
+}
+
+/// A [`ContextGroup`] without its tensors.
+enum Ranks {
+    Gather(Group, Vec<usize>),
+    Ring(Arc<Ring>),
+}
+
+impl Ranks {
+    fn of(cp: &ContextGroup) -> Self {
+        match cp {
+            ContextGroup::Gather(gather) => Self::Gather(gather.group.clone(), gather.counts.clone()),
+            ContextGroup::Ring(ring) => Self::Ring(ring.clone()),
+        }
+    }
+
+    fn with(&self, places_t: Option<&Tensor>) -> Option<ContextGroup> {
+        match self {
+            Self::Ring(ring) => Some(ContextGroup::Ring(ring.clone())),
+            Self::Gather(group, counts) => {
+                let (group, counts, places_t) = (group.clone(), counts.clone(), places_t?.shallow_clone());
+                Some(ContextGroup::Gather(Gather { group, counts, places_t }))
+            }
+        }
+    }
 }
 
 /// Whether the kernels of a GPU take all of a batch: long chunks there are for bf16 alone.

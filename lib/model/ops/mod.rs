@@ -14,6 +14,7 @@ pub mod head_log_probs;
 pub mod linear;
 pub mod paged_attention;
 pub mod qk_norm_rope;
+pub(crate) mod ring_attention;
 pub mod route;
 pub mod sequence;
 pub mod silu_mul;

@@ -105,7 +105,8 @@ struct Elements {
 impl Elements {
     fn of(config: &HfConfig, settings: &Settings, layout: PlanLayout) -> slime_config::Result<Self> {
         let first = |size| Share { rank: 0, size };
-        let place = Place { tp: first(layout.tp), ep: first(layout.ep), etp: first(layout.etp), ..Place::default() };
+        let place =
+            Place { tp: first(layout.tp), ep: first(layout.ep), etp: first(layout.etp), ..Place::default() };
         let whole = storages(config);
         let names: Vec<Vec<&str>> =
             whole.iter().map(|spec| spec.views.iter().map(|view| view.name.as_str()).collect()).collect();

@@ -114,7 +114,8 @@ impl Trainer {
             });
             return Ok(InFlight { input_td, root: root.transpose()?, tape });
         };
-        let hidden = Hidden { rows_rd: prepared.share.of_hidden(&hidden_td)?, residual_td: output.residual_td };
+        let hidden =
+            Hidden { rows_rd: prepared.share.of_hidden(&hidden_td)?, residual_td: output.residual_td };
         // Where nothing before a layer is trained, its ops have no gradient to tell them that they train.
         let loss = as_trained(|| loss_of(self, &hidden))?;
         Ok(InFlight { input_td, root: Some(loss), tape })
@@ -197,7 +198,8 @@ pub(crate) fn frozen_batches(
                 context = context.recording_routes();
             }
             let tokens_t = embedded_tokens(model, prepared, run)?;
-            let output = model.forward_run(&mut context, run, input(tokens_t.as_ref(), input_td.as_ref())?)?;
+            let output =
+                model.forward_run(&mut context, run, input(tokens_t.as_ref(), input_td.as_ref())?)?;
             if routers == Routers::Recorded {
                 prepared.routes.record(run, context.take_routes()?)?;
             }
@@ -207,7 +209,7 @@ pub(crate) fn frozen_batches(
             Some(hidden_td) => {
                 let hidden_od = prepared.share.of_hidden(&hidden_td)?;
                 visit(prepared, hidden_od)?;
-            },
+            }
             None => send(model, run, &output.residual_td, Direction::Forward)?,
         }
     }

@@ -29,7 +29,8 @@ pub(crate) fn one_forward_one_backward(stage: PipelineStage, num_batches: usize)
     let backward = order(stage.pipeline, num_batches, Direction::Backward);
     let behind = num_stages - 1 - stage.rank;
     // Until the first micro-batch has come back, a pass through every run for the group that follows it.
-    let ahead = if chunks == 1 { behind } else { 2 * behind + (chunks - 1) * group_lens(num_stages, num_batches)[0] };
+    let ahead =
+        if chunks == 1 { behind } else { 2 * behind + (chunks - 1) * group_lens(num_stages, num_batches)[0] };
     let ahead = ahead.min(forward.len());
     let mut actions = forward[..ahead].to_vec();
     for (forward, backward) in forward[ahead..].iter().zip(&backward) {
@@ -160,8 +161,13 @@ mod tests {
             }
         }
         for (rank, schedule) in schedules.iter().enumerate() {
-            assert_eq!(next[rank], schedule.len(), "{pipeline:?} with {num_batches}: stage {rank} waits for ever");
-            let passes = |direction| schedule.iter().filter(move |action| action.direction == direction).count();
+            assert_eq!(
+                next[rank],
+                schedule.len(),
+                "{pipeline:?} with {num_batches}: stage {rank} waits for ever"
+            );
+            let passes =
+                |direction| schedule.iter().filter(move |action| action.direction == direction).count();
             assert_eq!(passes(Direction::Forward), num_batches * pipeline.chunks);
             assert_eq!(passes(Direction::Backward), num_batches * pipeline.chunks);
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use slime_comm::{Communicator, Layout, Mesh, Single, Threads};
-use slime_config::{HfConfig, Pipeline, RoutingReplay, TensorBox};
+use slime_config::{CpCommType, HfConfig, Pipeline, Recompute, RoutingReplay, TensorBox};
 use slime_model::{Extra, Model, Parallel, WholeTensors};
 use slime_trainer::{Scored, Settings, Trainer};
 use tch::{Device, Kind, Tensor};
@@ -143,7 +143,7 @@ fn run(dir: &Path, comm: Arc<dyn Communicator>, site: Option<Site>) -> Run {
 }
 
 /// How a model is laid out.
-type Site = (Mesh, Pipeline);
+type Site = (Mesh, Pipeline, CpCommType);
 
 fn run_as(
     (dir, extra, kind): (&Path, Extra, Kind),
@@ -152,8 +152,9 @@ fn run_as(
     comm: Arc<dyn Communicator>,
     site: Option<Site>,
 ) -> Run {
-    let parallel = site.map(|(mesh, pipeline)| {
-        Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap().with_pipeline(pipeline))
+    let parallel = site.map(|(mesh, pipeline, comm_type)| {
+        let parallel = Parallel::new(&comm, mesh, Device::Cpu).unwrap();
+        Arc::new(parallel.with_pipeline(pipeline).with_cp_comm_type(comm_type))
     });
     let model = Model::load_part(dir, (kind, Device::Cpu), extra, parallel).unwrap();
     let mut trainer = Trainer::new(model, comm, settings.clone()).unwrap();
@@ -237,12 +238,13 @@ impl Case {
         format!("| `{name}` | {layers} | {tp} | {pp} | {cp} | {dp} | {ep} | {etp} | yes | yes | yes |\n")
     }
 
-    fn check(&self, dir: &Path, alone: &Run) {
+    fn check(&self, dir: &Path, alone: &Run, comm_type: CpCommType) {
         let Layout { tp, pp, cp, dp, .. } = self.layout;
         let mesh = Mesh::new(self.layout, tp * pp * cp * dp).unwrap();
-        let site = Some((mesh, self.pipeline));
+        let site = Some((mesh, self.pipeline, comm_type));
         let ranks = Threads::spawn(mesh.size(), |comm| run(dir, Arc::new(comm), site)).unwrap();
-        let what = |of: &str| format!("{}, {:?}, {:?}: {of}", self.name, self.layout, self.pipeline);
+        let what =
+            |of: &str| format!("{}, {:?}, {:?}, {comm_type:?}: {of}", self.name, self.layout, self.pipeline);
         for rank in &ranks {
             numbers_apart(&rank.losses, &alone.losses, &what("loss"));
             numbers_apart(&rank.norms, &alone.norms, &what("gradient norm"));
@@ -290,7 +292,10 @@ fn split_models_train_as_on_one_rank_and_the_readme_says_which() {
             let alone = run(&dir, Arc::new(Single), None);
             (dir, alone)
         });
-        case.check(dir, alone);
+        case.check(dir, alone, CpCommType::AllGather);
+        if case.layout.cp > 1 {
+            case.check(dir, alone, CpCommType::P2p);
+        }
         table.push_str(&case.row());
     }
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
@@ -311,7 +316,7 @@ fn compare((name, extra): (&str, Extra), settings: &Settings, scored: &[Scored],
     let dir = fixture(name);
     let model = (dir.as_path(), extra, Kind::Double);
     let mesh = Mesh::new(layout, layout.tp * layout.pp * layout.cp * layout.dp).unwrap();
-    let site = Some((mesh, Pipeline::even(layout.pp)));
+    let site = Some((mesh, Pipeline::even(layout.pp), CpCommType::default()));
     let alone = run_as(model, settings, scored, Arc::new(Single), None);
     let ranks =
         Threads::spawn(mesh.size(), |comm| run_as(model, settings, scored, Arc::new(comm), site)).unwrap();
@@ -324,7 +329,9 @@ fn compare((name, extra): (&str, Extra), settings: &Settings, scored: &[Scored],
 fn layer_for_further_tokens_is_split_too() {
     let mut settings = three_steps();
     settings.train.mtp_loss_coef = Some(0.3);
-    for [tp, pp, cp, dp] in [[2, 1, 1, 2], [4, 1, 1, 1], [1, 2, 1, 1], [2, 2, 1, 2], [1, 1, 2, 1], [2, 2, 3, 1]] {
+    for [tp, pp, cp, dp] in
+        [[2, 1, 1, 2], [4, 1, 1, 1], [1, 2, 1, 1], [2, 2, 1, 2], [1, 1, 2, 1], [2, 2, 3, 1]]
+    {
         let layout = Layout { tp, pp, cp, dp, ..Layout::default() };
         compare(("mimo", Extra::Mtp), &settings, &rollout(5, 3), layout);
     }
@@ -339,7 +346,8 @@ fn replayed_tokens_go_where_they_went_on_every_layout() {
         scored.sample.routed_experts = (0..rows as u16 * 6).map(|at| (at + at / 6) % 8).collect();
     }
     let split = Layout { tp: 2, dp: 2, ep: 4, ..Layout::default() };
-    for layout in [split, Layout { pp: 3, ..Layout::default() }, Layout { cp: 2, ep: 2, ..Layout::default() }] {
+    for layout in [split, Layout { pp: 3, ..Layout::default() }, Layout { cp: 2, ep: 2, ..Layout::default() }]
+    {
         for replay in [RoutingReplay::Rollout, RoutingReplay::Recomputed] {
             let mut settings = three_steps();
             settings.algorithm.routing_replay = replay;
@@ -358,7 +366,8 @@ fn bf16_stays_near_one_rank() {
     let alone = run(Arc::new(Single), None);
     let mesh = Mesh::new(Layout { tp: 2, pp: 2, dp: 2, ..Layout::default() }, 8).unwrap();
     let ranks =
-        Threads::spawn(8, |comm| run(Arc::new(comm), Some((mesh, Pipeline::even(2))))).unwrap();
+        Threads::spawn(8, |comm| run(Arc::new(comm), Some((mesh, Pipeline::even(2), CpCommType::default()))))
+            .unwrap();
     holds_alike(&ranks, "bf16");
     for (got, expected) in ranks[0].norms.iter().zip(&alone.norms) {
         assert!((got - expected).abs() < 0.05 * expected, "{got} and {expected}");
@@ -384,4 +393,40 @@ fn ranks_hold_a_part_of_the_model() {
     })
     .unwrap();
     assert!(parts.iter().all(|part| *part < whole / 2 && *part > whole / 4), "{parts:?} of {whole}");
+}
+
+/// Attention over several calls: prompts and responses that are too long to share one.
+#[test]
+fn long_samples_are_cut_in_the_middle_of_prompt_and_response() {
+    tch::set_num_threads(1);
+    let mut scored = rollout(2, 2);
+    for (at, scored) in scored.iter_mut().enumerate() {
+        let token = |at: usize| (at * 37 % 96) as u32;
+        let (prompt_len, response_len) = (401 + at / 2, 500 + 13 * at);
+        let sample = &mut scored.sample;
+        sample.tokens = (0..prompt_len)
+            .map(|i| token(i + at / 2))
+            .chain((0..response_len).map(|i| token(i * i + at)))
+            .collect();
+        sample.prompt_len = prompt_len as u32;
+        sample.loss_mask = (0..response_len).map(|i| u8::from(i % 7 != 3)).collect();
+    }
+    let mut settings = settings();
+    settings.train.max_tokens_per_gpu = 4096;
+    let dir = fixture("qwen3");
+    let model = (dir.as_path(), Extra::None, Kind::Double);
+    let alone = run_as(model, &settings, &scored, Arc::new(Single), None);
+    for comm_type in [CpCommType::AllGather, CpCommType::P2p] {
+        for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+            let mut settings = settings.clone();
+            settings.train.recompute = recompute;
+            let mesh = Mesh::new(Layout { cp: 3, ..Layout::default() }, 3).unwrap();
+            let site = Some((mesh, Pipeline::WHOLE, comm_type));
+            let ranks = Threads::spawn(3, |comm| run_as(model, &settings, &scored, Arc::new(comm), site));
+            let ranks = ranks.unwrap();
+            numbers_apart(&ranks[0].losses, &alone.losses, "loss");
+            apart(&ranks[0].grads, &alone.grads, "gradient");
+            apart(&ranks[0].weights, &alone.weights, "weights");
+        }
+    }
 }

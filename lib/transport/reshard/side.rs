@@ -63,8 +63,7 @@ pub(super) fn held_by_rank(
     let specs = storages(config);
     let mut known: HashMap<[usize; 4], Vec<Held>> = HashMap::new();
     let of_rank = |rank: usize| {
-        let share =
-            |axis| Share { rank: mesh.coordinate(axis, rank), size: mesh.axis_size(axis) };
+        let share = |axis| Share { rank: mesh.coordinate(axis, rank), size: mesh.axis_size(axis) };
         let [tp, ep, etp] = [Axis::Tp, Axis::Ep, Axis::Etp].map(share);
         let stage = PipelineStage { rank: mesh.coordinate(Axis::Pp, rank), pipeline };
         let own = || {

@@ -12,7 +12,11 @@ fn models() -> PathBuf {
 
 fn plan(model: &str, [tp, pp, cp, ep, dp]: [usize; 5]) -> Result<Plan> {
     let path = models().join(format!("{model}.json"));
-    Plan::new(&std::fs::read_to_string(&path).unwrap(), &path, PlanLayout { tp, pipeline: Pipeline::even(pp), cp, ep, dp, etp: 1 })
+    Plan::new(
+        &std::fs::read_to_string(&path).unwrap(),
+        &path,
+        PlanLayout { tp, pipeline: Pipeline::even(pp), cp, ep, dp, etp: 1 },
+    )
 }
 
 /// Elements of all tensors as the hub counts them, from the safetensors of each model; of fp8 checkpoints without scales.
