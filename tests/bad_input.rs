@@ -370,6 +370,16 @@ fn world_that_does_not_fit_is_refused_once() {
         78,
         &["the model has no experts"],
     );
+    for (sets, part) in [
+        ("--set parallel.pp=3", "parallel.pp: 3 stages of the model's 2 layers leave stage 2 without one"),
+        ("--set parallel.pp=2 --set parallel.virtual_pp=2", "in 2 runs each of the model's 2 layers"),
+        ("--set parallel.virtual_pp=2", "parallel.virtual_pp: one stage has nothing to interleave with"),
+        ("--set parallel.pp=2 --set parallel.last_stage_layers=3", "take 3 of the model's 2 layers"),
+        ("--set parallel.cp=0", "parallel.cp"),
+        ("--set parallel.cp_comm_type=a2a", "cp_comm_type"),
+    ] {
+        desk.fails(&format!("slime-train --dry-run --config run.toml {sets}"), "", 78, &[part]);
+    }
 }
 
 /// Calls that write to the place that is put behind them.

@@ -247,6 +247,17 @@ fn split_models_under_mpirun_give_the_same_dump() {
 }
 
 #[test]
+fn stages_and_contexts_under_mpirun_give_the_same_dump() {
+    let small = ["--set", "train.max_tokens_per_gpu=16"];
+    let stages = [&small[..], &["--set", "parallel.pp=2"]].concat();
+    let uneven = [&small[..], &["--set", "parallel.pp=3"]].concat();
+    let contexts = ["--set", "parallel.cp=2", "--set", "parallel.cp_comm_type=p2p"];
+    let all = ["--set", "parallel.pp=2", "--set", "parallel.cp=2", "--set", "parallel.ep=2"];
+    trains_as_alone("llama_tied", &[(2, &stages)]);
+    trains_as_alone("glm4_moe", &[(3, &uneven), (2, &contexts), (4, &all)]);
+}
+
+#[test]
 fn dry_run_prints_the_resolved_configuration() {
     let dir = folder(&[]);
     let output = train(dir.path(), &["--dry-run", "--set", "train.lr=2e-6"]);

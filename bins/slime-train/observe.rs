@@ -132,17 +132,23 @@ impl Observer {
             self.not_finite(step, skipped);
         }
         let train = ended - began;
-        let busy = write_metrics::ratio(train.saturating_sub(report.collectives), self.times.wait + train);
+        let waited = report.collectives + report.stage_wait;
+        let busy = write_metrics::ratio(train.saturating_sub(waited), self.times.wait + train);
         let writer = Writer { step, rank: self.rank, epoch: self.epoch };
         cost::counted(|| write_log_probs(&self.run, &self.config, writer, &report));
         self.trace.flush();
         let (_, rss_bytes) = watchdog::usage();
         let gpu_bytes = report.gpu_bytes.map_or(0.0, |bytes| bytes as f64);
         let mut most = [rss_bytes as f64, busy, -busy, gpu_bytes];
+        let mut sums =
+            [report.stage_wait, report.actor_train + report.critic_train].map(|time| time.as_secs_f64());
         if comm.size() > 1 {
             comm.all_reduce(&mut most, Op::Max).map_err(failure!())?;
+            comm.all_reduce(&mut sums, Op::Sum).map_err(failure!())?;
         }
-        let ranks = Ranks { num: comm.size(), max_rss: most[0], max_gpu: most[3], busy: (-most[2], most[1]) };
+        let bubble = (self.config.parallel.pp > 1 && sums[1] > 0.0).then(|| sums[0] / sums[1]);
+        let (max_rss, max_gpu, busy) = (most[0], most[3], (-most[2], most[1]));
+        let ranks = Ranks { num: comm.size(), max_rss, max_gpu, busy, bubble };
         Ok(Trained { steps, report, ranks, ended })
     }
 

@@ -45,6 +45,8 @@ pub struct Ranks {
     pub max_gpu: f64,
     /// Least and greatest share of its time that a rank computed.
     pub busy: (f64, f64),
+    /// Share of the passes that stages of a pipeline waited for each other, over all ranks; `None` without stages.
+    pub bubble: Option<f64>,
 }
 
 /// The line of a step; with several optimizer steps the numbers are the means of those that have them: one that was left
@@ -78,6 +80,7 @@ pub fn row(
     if ranks.max_gpu > 0.0 {
         row.set("perf/max_gpu_gb", ranks.max_gpu / GB);
     }
+    row.set_some("perf/pipeline_bubble", ranks.bubble);
     row.set("perf/busy_fraction/min", ranks.busy.0);
     row.set("perf/busy_fraction/max", ranks.busy.1);
     row

@@ -175,6 +175,11 @@ pub const TRAIN: &[Name] = &[
         "most memory in use on a GPU of the trainer at the end of the step, by all processes; only where there is one",
     ),
     name(
+        "perf/pipeline_bubble",
+        "share",
+        "passes of a step in which a stage waited for another one, mean over the ranks; only with stages (ours)",
+    ),
+    name(
         "perf/busy_fraction/min",
         "share",
         "time a rank computed, neither waiting for data nor for others: the least",

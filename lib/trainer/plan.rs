@@ -66,12 +66,26 @@ impl Trainer {
         let relative = self.relative(&sorted)?;
         let size = scored.len() / steps;
         let logged = first_groups(&sorted, self.observation.num_logged_groups);
-        (0..steps)
-            .map(|step| {
-                let range = step * size..(step + 1) * size;
-                self.plan_step(step, &sorted[range.clone()], &relative[range], &logged)
-            })
-            .collect()
+        let plans = (0..steps).map(|step| {
+            let range = step * size..(step + 1) * size;
+            self.plan_step(step, &sorted[range.clone()], &relative[range], &logged)
+        });
+        let plans = plans.collect::<Result<Vec<_>>>()?;
+        self.tell_of_few(&plans);
+        Ok(plans)
+    }
+
+    /// Says once that a step has fewer micro-batches than the pipeline has stages.
+    fn tell_of_few(&mut self, plans: &[Plan]) {
+        let num_stages = self.policy().stage().pipeline.num_stages;
+        let least = plans.iter().map(|plan| plan.batches.len()).min().unwrap_or(num_stages);
+        if least < num_stages && !self.has_told_of_few && self.comm.rank() == 0 {
+            self.has_told_of_few = true;
+            tracing::warn!(
+                "a step has {least} micro-batches for {num_stages} pipeline stages, which wait most of the time: lower \
+                 train.max_tokens_per_gpu or parallel.pp (said once)"
+            );
+        }
     }
 
     /// What each group says about its samples; groups are (step, group) over the whole rollout, whatever their size.

@@ -69,6 +69,8 @@ pub struct Trainer {
     pub(crate) num_rollouts: u64,
     /// Whether it was said that a sample exceeds the budget of a micro-batch.
     pub(crate) has_told_of_longer: bool,
+    /// Whether it was said that a step has fewer micro-batches than stages.
+    pub(crate) has_told_of_few: bool,
     /// What is being done.
     pub(crate) phase: Phase,
     /// Optimizer steps left out since the start of this process.
@@ -131,6 +133,7 @@ impl Trainer {
             report,
             num_rollouts: 0,
             has_told_of_longer: false,
+            has_told_of_few: false,
             num_skipped: 0,
             phase: Phase::OptimizerState,
         };
