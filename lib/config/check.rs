@@ -106,6 +106,7 @@ fn training(config: &RunConfig) -> Result<()> {
     if train.min_lr > train.lr {
         return Err(Error::value("train.min_lr", &format!("at most train.lr {}", train.lr), train.min_lr));
     }
+    config.cluster.check()?;
     config.parallel.check_sizes()
 }
 

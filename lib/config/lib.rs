@@ -7,6 +7,7 @@ mod algorithm_check;
 mod batch;
 mod buffer;
 mod check;
+mod cluster;
 mod condition;
 mod curriculum;
 mod data;
@@ -39,6 +40,7 @@ pub use algorithm::{
 };
 pub use batch::Batch;
 pub use buffer::{BufferOrder, Partial};
+pub use cluster::Cluster;
 pub use condition::{Condition, StepMetric, Threshold};
 pub use curriculum::Curriculum;
 pub use data::{Data, DataSource, Dtype, Eval, Kind, LossMask, Model, Split};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::algorithm::{AdvantageEstimator, Algorithm, Checks, Critic, LossType, Reference, Teacher};
+use crate::cluster::Cluster;
 use crate::data::{Data, Eval, Model};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
@@ -38,6 +39,8 @@ pub struct RunConfig {
     pub train: Train,
     /// `[parallel]`
     pub parallel: Parallel,
+    /// `[cluster]`
+    pub cluster: Cluster,
     /// `[algorithm]`
     pub algorithm: Algorithm,
     /// `[reference]`

@@ -197,7 +197,7 @@ impl Parallel {
     /// The axes that multiply to a number of ranks: tp and dp, and which of the others there are.
     fn axes(&self, dp: usize, more: &[(&str, u32)]) -> String {
         let others = [("cp", self.cp)].into_iter().chain(more.iter().copied()).filter(|(_, size)| *size > 1);
-        let others: String = others.map(|(axis, size)| format!(" x {axis} {size}")).collect();
+        let others = others.map(|(axis, size)| format!(" x {axis} {size}")).collect::<Vec<_>>().concat();
         format!("tp {}{others} x dp {dp}", self.tp)
     }
 
@@ -249,7 +249,7 @@ impl Parallel {
     fn name(&self, model: &HfConfig) -> String {
         let dp = self.dp.unwrap_or(1);
         let others = [("pp", self.pp), ("cp", self.cp)].into_iter().filter(|(_, size)| *size > 1);
-        let others: String = others.map(|(axis, size)| format!(" {axis} {size}")).collect();
+        let others = others.map(|(axis, size)| format!(" {axis} {size}")).collect::<Vec<_>>().concat();
         match model.moe {
             Some(_) => format!("tp {}{others} dp {dp}, ep {} etp {}", self.tp, self.ep, self.etp),
             None => format!("tp {}{others} dp {dp}", self.tp),

@@ -78,7 +78,7 @@ impl Pipeline {
             ));
         }
         let layers = self.layers(num_layers);
-        let empty = layers.iter().position(|layers| layers.is_empty());
+        let empty = layers.iter().position(Range::is_empty);
         empty.map(|at| {
             let (stage, chunks) = (at % self.num_stages, self.chunks);
             let runs = if chunks > 1 { format!(" in {chunks} runs each") } else { String::new() };

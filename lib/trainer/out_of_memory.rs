@@ -38,7 +38,7 @@ impl Phase {
     }
 
     /// The cheapest setting, first what costs the least time.
-    fn hint(self, train: &Train) -> String {
+    pub(crate) fn hint(self, train: &Train) -> String {
         let has_activations = matches!(self, Self::Critic | Self::Forward | Self::Backward);
         let tokens = train.max_tokens_per_gpu;
         match (has_activations, train.recompute) {

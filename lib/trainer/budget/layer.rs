@@ -24,7 +24,9 @@ pub struct LayerBytes {
 impl LayerBytes {
     /// Of layer `at` for a micro-batch in a type of `size` bytes.
     pub fn of(config: &HfConfig, at: usize, layout: PlanLayout, size: u64, batch: Batch) -> Self {
-        let tokens = batch.tokens;
+        // Of a rank, where ranks have the tokens between them.
+        let cp = layout.cp as u64;
+        let tokens = batch.tokens.div_ceil(cp);
         let tp = Share { rank: 0, size: layout.tp };
         let (d, dim) = (config.hidden_size as u64, config.head_dim as u64);
         let q = tp.of(config.num_attention_heads).len() as u64 * dim;
@@ -42,7 +44,9 @@ impl LayerBytes {
         };
         // The projection; queries and keys after the rotation; what attention gives, and the copy that the next product reads.
         let (projection, attended) = (tokens * (q + 2 * k) * size, tokens * q * size);
-        let copied = batch.copied_keys() * 2 * k * size;
+        // Keys and values of all tokens, where ranks gather them, and those of prompts beside those of responses.
+        let gathered = if cp > 1 { batch.tokens * 2 * k * size } else { 0 };
+        let copied = gathered + batch.copied_keys() * 2 * k * size;
         let between = head_norms + tokens * (q + k) * size + copied + attended + tokens * q / dim * 4;
         let mlp = Mlp::of(config, at, layout, size, [tokens, own]);
         let attention = norms + projection + attended;

@@ -5,14 +5,16 @@
 
 mod layer;
 
-use slime_config::{HfConfig, Recompute};
+use slime_config::{Cluster, HfConfig, PipelineStage, Recompute, Train};
 use slime_model::MERGE_LEN;
 use slime_model::ops::head_log_probs::chunk_bytes;
-use slime_weights::{Place, PlanLayout, Share, gib, split, storages};
+use slime_weights::{Place, PlanLayout, Share, gib, is_of_stage, split, storages};
 use tch::Kind;
 
 use self::layer::LayerBytes;
 use crate::Settings;
+use crate::out_of_memory::Phase;
+use crate::pipeline::most_kept;
 
 /// Where and in what precision a rank computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct Site {
 /// Bytes of a rank at its peak, by what they are for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Budget {
+    /// Its stage of the pipeline.
+    pub stage: usize,
     /// Parameters of the policy.
     pub weights: u64,
     /// Parameters of reference and teacher, and all that is kept of a critic.
@@ -40,7 +44,7 @@ pub struct Budget {
     pub optimizer: u64,
     /// Of that, what is in the memory of the host.
     pub offloaded: u64,
-    /// What the layers keep of the largest micro-batch for the backward pass.
+    /// What the layers keep of the largest micro-batches for the backward pass: of one, or in a pipeline of several.
     pub activations: u64,
     /// What stands beside them for a moment: logits and gradients of the head, or those within a layer.
     pub workspace: u64,
@@ -103,16 +107,21 @@ struct Elements {
 }
 
 impl Elements {
-    fn of(config: &HfConfig, settings: &Settings, layout: PlanLayout) -> slime_config::Result<Self> {
+    fn of(
+        config: &HfConfig,
+        settings: &Settings,
+        layout: PlanLayout,
+        stage: PipelineStage,
+    ) -> slime_config::Result<Self> {
         let first = |size| Share { rank: 0, size };
-        let place =
-            Place { tp: first(layout.tp), ep: first(layout.ep), etp: first(layout.etp), ..Place::default() };
+        let place = Place { tp: first(layout.tp), ep: first(layout.ep), etp: first(layout.etp), stage };
         let whole = storages(config);
         let names: Vec<Vec<&str>> =
             whole.iter().map(|spec| spec.views.iter().map(|view| view.name.as_str()).collect()).collect();
         let is_frozen = slime_config::frozen(&settings.train.freeze, &names)?;
         let mut sum = Self::default();
-        for (spec, is_frozen) in whole.iter().zip(is_frozen) {
+        let held = whole.iter().zip(is_frozen).filter(|(spec, _)| is_of_stage(spec, config, stage));
+        for (spec, is_frozen) in held {
             let own = split(spec.clone(), config, place);
             let num = own.num_elements() as u64;
             sum.all += num;
@@ -120,8 +129,11 @@ impl Elements {
                 sum.head = num;
             }
             if !(is_frozen || spec.is_frozen) {
-                let copies =
-                    if spec.is_expert { layout.stage_size() / (layout.ep * layout.etp) } else { layout.dp };
+                let copies = if spec.is_expert {
+                    layout.stage_size() / (layout.ep * layout.etp)
+                } else {
+                    layout.dp * layout.cp
+                };
                 sum.trained += num;
                 sum.share += num.div_ceil(copies as u64);
                 sum.largest = sum.largest.max(num);
@@ -132,7 +144,7 @@ impl Elements {
 }
 
 impl Budget {
-    /// That of a policy.
+    /// That of a policy, on the stage that takes most.
     ///
     /// # Errors
     /// Patterns of `train.freeze` that do not fit the model.
@@ -143,35 +155,65 @@ impl Budget {
         batch: Batch,
         others: Others,
     ) -> slime_config::Result<Self> {
+        let pipeline = site.layout.pipeline;
+        let stages = (0..pipeline.num_stages).map(|rank| PipelineStage { rank, pipeline });
+        let budgets = stages.map(|stage| Self::of_stage(config, settings, (site, stage), batch, others));
+        let budgets = budgets.collect::<slime_config::Result<Vec<_>>>()?;
+        Ok(budgets.into_iter().max_by_key(|budget| budget.device_bytes(site.is_gpu)).unwrap_or_default())
+    }
+
+    fn of_stage(
+        config: &HfConfig,
+        settings: &Settings,
+        (site, stage): (Site, PipelineStage),
+        batch: Batch,
+        others: Others,
+    ) -> slime_config::Result<Self> {
         let Site { layout, is_bf16, is_gpu } = site;
-        let (train, tokens, size) = (&settings.train, batch.tokens, if is_bf16 { 2 } else { 4 });
-        let elements = Elements::of(config, settings, layout)?;
+        let (train, size) = (&settings.train, if is_bf16 { 2 } else { 4 });
+        // Of a rank, where ranks have the tokens between them.
+        let tokens = batch.tokens.div_ceil(layout.cp as u64);
+        let elements = Elements::of(config, settings, layout, stage)?;
         let has_master = is_bf16 || train.optimizer_offload;
         let optimizer = elements.share * if has_master { 12 } else { 8 };
-        let layers: Vec<LayerBytes> =
-            (0..config.num_hidden_layers).map(|at| LayerBytes::of(config, at, layout, size, batch)).collect();
-        let most = |of: fn(&LayerBytes) -> u64| layers.iter().map(of).max().unwrap_or(0);
-        let all = |of: fn(&LayerBytes) -> u64| layers.iter().map(of).sum::<u64>();
+        let runs: Vec<Vec<LayerBytes>> = stage
+            .layers(config.num_hidden_layers)
+            .into_iter()
+            .map(|run| run.map(|at| LayerBytes::of(config, at, layout, size, batch)).collect())
+            .collect();
+        let most = |of: fn(&LayerBytes) -> u64| runs.iter().flatten().map(of).max().unwrap_or(0);
         let own_rows = tokens.div_ceil(layout.tp as u64) * config.hidden_size as u64;
         // The gradient of a tied head waits for that of the embedding.
         let waiting = if config.tie_word_embeddings { elements.head * size } else { 0 };
-        let (kept, in_layer) = match train.recompute {
-            Recompute::None => (all(|layer| layer.kept), most(|layer| layer.transient) + waiting),
-            Recompute::Selective => (all(|layer| layer.selective), most(|layer| layer.recomputed) + waiting),
-            // The residual before each layer, and gradients of two of them beside the layer at hand.
-            Recompute::Full => (
-                config.num_hidden_layers as u64 * own_rows * size,
-                most(|layer| layer.kept + layer.transient) + 2 * own_rows * size,
-            ),
+        // As many micro-batches as there are ever under way.
+        let all = |of: &dyn Fn(&LayerBytes) -> u64| {
+            let num_batches = 2 * layout.pipeline.num_stages * layout.pipeline.chunks;
+            most_kept(stage, num_batches, |run| runs[run].iter().map(of).sum())
         };
-        // The residual behind the last layer and its norm, all rows of that, and the masks, which all layers share.
-        let last = own_rows * (4 + size) + tokens * config.hidden_size as u64 * size + batch.mask_bytes(size);
-        let in_head = head_bytes(config, settings, (elements.head, size), (tokens, layout.tp as u64), is_gpu);
+        let (kept, in_layer) = match train.recompute {
+            Recompute::None => (all(&|layer| layer.kept), most(|layer| layer.transient) + waiting),
+            Recompute::Selective => (all(&|layer| layer.selective), most(|layer| layer.recomputed) + waiting),
+            // The residual before each layer, and gradients of two of them beside the layer at hand.
+            Recompute::Full => {
+                (all(&|_| own_rows * size), most(|layer| layer.kept + layer.transient) + 2 * own_rows * size)
+            }
+        };
+        // The residual behind the last layer and its norm, all rows of that; and the masks, which all layers share.
+        let masks = batch.mask_bytes(size) / layout.cp as u64;
+        let (last, in_head) = if stage.is_last() {
+            let rows = own_rows * (4 + size) + tokens * config.hidden_size as u64 * size;
+            let head = (elements.head, size);
+            (rows, head_bytes(config, settings, head, (tokens, layout.tp as u64), is_gpu))
+        } else {
+            (0, 0)
+        };
+        let last = last + masks;
         let is_alone = layout.world_size() == 1;
         let (weights, gradients) = (elements.all * size, elements.trained * size);
         let gradient_sums = if is_bf16 { 4 * elements.trained } else { 0 };
         let critic = weights + gradients + gradient_sums + optimizer;
         Ok(Self {
+            stage: stage.rank,
             weights,
             other_models: others.num_fixed * weights + if others.has_critic { critic } else { 0 },
             gradients,
@@ -191,6 +233,29 @@ impl Budget {
         state - away + (self.activations + self.workspace).max(self.messages)
     }
 
+    /// What does not fit into the memory of a GPU or of a node with as many ranks as GPUs, with what would help.
+    pub fn misfit(&self, cluster: &Cluster, train: &Train) -> Option<(String, String)> {
+        let gpu = self.device_bytes(true);
+        let host = self.offloaded * u64::from(cluster.gpus_per_node);
+        let exceeds = |bytes: u64, gb: Option<f64>| gb.is_some_and(|gb| bytes as f64 > gb * 1e9);
+        if exceeds(gpu, cluster.gpu_memory_gb) {
+            let given = cluster.gpu_memory_gb.unwrap_or_default();
+            let problem = format!(
+                "a rank takes {} at its peak, a GPU has {given} GB (cluster.gpu_memory_gb)",
+                gib(gpu)
+            );
+            return Some((problem, Phase::Backward.hint(train)));
+        }
+        exceeds(host, cluster.host_memory_gb).then(|| {
+            let given = cluster.host_memory_gb.unwrap_or_default();
+            let (problem, hint) = (
+                format!("the ranks of a node keep {} on the host, which has {given} GB", gib(host)),
+                "more ranks, or train.optimizer_offload = false where the GPUs have the room",
+            );
+            (format!("{problem} (cluster.host_memory_gb)"), hint.to_owned())
+        })
+    }
+
     /// For people.
     pub fn lines(&self, settings: &Settings, site: Site, batch: Batch) -> Vec<String> {
         let recompute = match settings.train.recompute {
@@ -198,7 +263,11 @@ impl Budget {
             Recompute::Selective => "selective",
             Recompute::Full => "full",
         };
-        let PlanLayout { tp, ep, etp, dp, .. } = site.layout;
+        let PlanLayout { tp, cp, ep, etp, dp, .. } = site.layout;
+        let pp = site.layout.pp();
+        let stage = if pp > 1 { format!(", stage {}", self.stage) } else { String::new() };
+        let more = [("pp", pp), ("cp", cp)].into_iter().filter(|(_, size)| *size > 1);
+        let more = more.map(|(axis, size)| format!(" {axis} {size}")).collect::<Vec<_>>().concat();
         let mut parts = vec![("weights", self.weights)];
         parts.extend([("other models", self.other_models), ("gradients", self.gradients)]);
         parts.extend([("their f32 sums", self.gradient_sums), ("optimizer", self.optimizer)]);
@@ -211,7 +280,7 @@ impl Budget {
             .collect();
         let mut lines = vec![
             format!(
-                "a rank of tp {tp} dp {dp} ep {ep} etp {etp} takes {} at the peak of a step of {} tokens with recompute {recompute}:",
+                "a rank of tp {tp}{more} dp {dp} ep {ep} etp {etp}{stage} takes {} at the peak of a step of {} tokens with recompute {recompute}:",
                 gib(self.device_bytes(site.is_gpu)),
                 batch.tokens
             ),

@@ -18,7 +18,7 @@ use crate::{Error, Result, Trainer};
 use std::collections::HashMap;
 use std::time::Instant;
 
-pub use self::schedule::bubble;
+pub(crate) use self::schedule::{bubble, most_kept};
 use self::schedule::{forward_only, one_forward_one_backward};
 
 /// Tags of messages.

@@ -67,9 +67,23 @@ fn group_lens(num_stages: usize, num_batches: usize) -> Vec<usize> {
     even_counts(num_batches, num_groups)
 }
 
+/// The most that a stage keeps between forward and backward passes of `num_batches` micro-batches, where its run number `run`
+/// keeps `bytes(run)` of each.
+pub(crate) fn most_kept(stage: PipelineStage, num_batches: usize, bytes: impl Fn(usize) -> u64) -> u64 {
+    let (mut kept, mut most) = (0, 0);
+    for Action { direction, run, .. } in one_forward_one_backward(stage, num_batches) {
+        match direction {
+            Direction::Forward => kept += bytes(run),
+            Direction::Backward => kept -= bytes(run),
+        }
+        most = most.max(kept);
+    }
+    most
+}
+
 /// The share of its time that a stage waits, on average, where the passes of run `at` of all runs take `cost(at)`, backward
 /// ones twice that, and messages nothing. Of equal runs, one a stage, `(p - 1) / (m + p - 1)` for p stages and m micro-batches.
-pub fn bubble(pipeline: Pipeline, num_batches: usize, cost: impl Fn(usize) -> f64) -> f64 {
+pub(crate) fn bubble(pipeline: Pipeline, num_batches: usize, cost: impl Fn(usize) -> f64) -> f64 {
     let Pipeline { num_stages, chunks, .. } = pipeline;
     let schedules: Vec<Vec<Action>> = (0..num_stages)
         .map(|rank| one_forward_one_backward(PipelineStage { rank, pipeline }, num_batches))
@@ -200,6 +214,8 @@ mod tests {
             let expected = (p - 1) as f64 / (2 * m + p - 1) as f64;
             assert!((interleaved - expected).abs() < 1e-12, "{p}, {m}: {interleaved} and {expected}");
         }
+        let kept = |rank| most_kept(PipelineStage { rank, pipeline: Pipeline::even(4) }, 9, |_| 1);
+        assert_eq!([kept(0), kept(1), kept(3)], [4, 3, 1]);
         assert!(bubble(Pipeline::WHOLE, 3, |_| 1.0).abs() < 1e-12);
         // A last stage with less to do waits for the others.
         let uneven = bubble(Pipeline::even(2), 100, |at| if at == 0 { 2.0 } else { 1.0 });
