@@ -35,6 +35,9 @@ if [ "${SLURM_HET_SIZE:-1}" -gt 1 ]; then
     if [ "$SLURM_HET_SIZE" -gt 2 ] && [ "$num_workers" = 0 ]; then
         say "warning: the third component idles: rewards are computed elsewhere (reward.placement = \"separate\" gives it work)"
     fi
+elif [ ${#engines[@]} -gt 0 ]; then
+    # Servers generate elsewhere: the trainer has all nodes, and who asks them needs little.
+    num_train_nodes=${#nodes[@]} num_rollout_nodes=1 first_rollout_node=0
 elif [ ${#nodes[@]} -eq 1 ]; then
     num_train_nodes=1 num_rollout_nodes=1 first_rollout_node=0
 else
@@ -46,7 +49,7 @@ fi
 num_gpus=${SLIME_GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-0}}
 is_shared=0
 if [ ${#nodes[@]} -eq 1 ]; then is_shared=1; fi
-replica_gpus=$((num_gpus > 0 ? ${SLIME_REPLICA_GPUS:-1} : 0))
+replica_gpus=$((num_gpus > 0 && ${#engines[@]} == 0 ? ${SLIME_REPLICA_GPUS:-1} : 0))
 replicas_a_node=$(((num_replicas + num_rollout_nodes - 1) / num_rollout_nodes))
 if [ -z "$train_ranks" ]; then
     if [ "$is_shared" = 1 ]; then train_ranks=1; else train_ranks=$((num_train_nodes * (num_gpus > 0 ? num_gpus : 1))); fi

@@ -6,7 +6,8 @@
 #
 # Reads:  the configuration; SLIME_RUN_DIR (default runs/<name of the configuration>; in a job array the task's number
 #         is the seed and ends the name); SLIME_TRAIN_RANKS (1; with GPUs or several nodes one for each);
-#         SLIME_ROLLOUT_NODES (the last half of several nodes), SLIME_REWARD_WORKERS (1), SLIME_REPLICA_GPUS (1),
+#         SLIME_ENGINES (addresses of servers that generate in place of our engine, which then takes neither GPUs nor nodes
+#         of its own), SLIME_ROLLOUT_NODES (the last half of several nodes), SLIME_REWARD_WORKERS (1), SLIME_REPLICA_GPUS (1),
 #         SLIME_COLOCATE (1: tools share GPUs and cores), SLIME_PREFLIGHT (0: nodes are not looked at first), and what
 #         env.sh and job.sh read. In a heterogeneous job the trainer has the first component, replicas the second,
 #         rewards the third.
@@ -57,6 +58,8 @@ fi
 mkdir -p "$run/control"
 
 num_replicas=$(setting rollout num_replicas)
+engines=()
+for address in ${SLIME_ENGINES:-}; do engines+=(--engine "$address"); done
 num_workers=0
 if [ "$(setting reward placement)" = separate ]; then num_workers=${SLIME_REWARD_WORKERS:-1}; fi
 . "$home/sbatch/layout.sh"
@@ -86,6 +89,9 @@ command_of() {
         reward.*) words=("$bin/slime-reward" --follow "$run" --worker "${1#*.}" --num-workers "$num_workers") ;;
     esac
     if [ "$1" = builder.0 ] && [ "$num_replicas" -gt 1 ]; then words+=(--builder); fi
+    case $1 in
+        replica.* | builder.0) if [[ " ${words[*]} " != *" --builder "* ]]; then words+=("${engines[@]}"); fi ;;
+    esac
 }
 for role in "${roles[@]}"; do launch "$role"; done
 [ "$is_asked" = 0 ] || drain # a signal that came while they were started

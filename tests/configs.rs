@@ -34,6 +34,8 @@ fn scripts_of_models_answer_a_dry_run() {
         ("qwen3_4b_8xh100.sh", "Qwen3-4B", "# qwen3: 4.022 billion parameters"),
         ("glm4_9b_8xh100.sh", "GLM-4-9B-0414", "# glm4: 9.400 billion parameters"),
         ("qwen3_30b_a3b_8xh100.sh", "Qwen3-30B-A3B", "# qwen3_moe: 30.532 billion parameters, 3.353 billion"),
+        ("glm47_64xh100.sh", "GLM-4.7", "# glm4_moe: 352.798 billion parameters, 33.632 billion"),
+        ("qwen3_235b_64xh100.sh", "Qwen3-235B-A22B", "# qwen3_moe: 235.094 billion parameters"),
     ] {
         let config = home.join("configs/models").join(format!("{model}.json"));
         std::fs::copy(config, weights.path().join("config.json")).expect("the model is in configs/models");
