@@ -155,11 +155,24 @@ impl Budget {
         batch: Batch,
         others: Others,
     ) -> slime_config::Result<Self> {
+        let budgets = Self::of_stages(config, settings, site, batch, others)?;
+        Ok(budgets.into_iter().max_by_key(|budget| budget.device_bytes(site.is_gpu)).unwrap_or_default())
+    }
+
+    /// Those of all stages.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_stages(
+        config: &HfConfig,
+        settings: &Settings,
+        site: Site,
+        batch: Batch,
+        others: Others,
+    ) -> slime_config::Result<Vec<Self>> {
         let pipeline = site.layout.pipeline;
         let stages = (0..pipeline.num_stages).map(|rank| PipelineStage { rank, pipeline });
-        let budgets = stages.map(|stage| Self::of_stage(config, settings, (site, stage), batch, others));
-        let budgets = budgets.collect::<slime_config::Result<Vec<_>>>()?;
-        Ok(budgets.into_iter().max_by_key(|budget| budget.device_bytes(site.is_gpu)).unwrap_or_default())
+        stages.map(|stage| Self::of_stage(config, settings, (site, stage), batch, others)).collect()
     }
 
     fn of_stage(

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use slime_comm::{Communicator, Layout, Mesh, Single, Threads};
-use slime_config::{HfConfig, Recompute, Train};
+use slime_config::{HfConfig, Pipeline, Recompute, Train};
 use slime_model::{Extra, Model, Parallel};
 use slime_record::Sample;
 use slime_trainer::budget::{Batch, Budget, Others, Site};
@@ -30,7 +30,8 @@ struct Case {
     kind: Kind,
     recompute: Recompute,
     is_offloaded: bool,
-    layout: [usize; 2],
+    /// tp, pp, cp, dp
+    layout: [usize; 4],
     shape: Shape,
     response_len: usize,
     num_responses: usize,
@@ -46,7 +47,7 @@ const KEPT: Case = Case {
     kind: Kind::Float,
     recompute: Recompute::None,
     is_offloaded: false,
-    layout: [1, 1],
+    layout: [1, 1, 1, 1],
     shape: WIDE,
     response_len: 400,
     num_responses: 2,
@@ -58,9 +59,13 @@ fn cases() -> Vec<Case> {
         KEPT,
         of("selective", Recompute::Selective),
         of("full", Recompute::Full),
-        Case { name: "two ranks", layout: [1, 2], ..KEPT },
-        Case { name: "tp 2", layout: [2, 1], ..KEPT },
-        Case { name: "tp 2, full", layout: [2, 1], recompute: Recompute::Full, ..KEPT },
+        Case { name: "two ranks", layout: [1, 1, 1, 2], ..KEPT },
+        Case { name: "tp 2", layout: [2, 1, 1, 1], ..KEPT },
+        Case { name: "tp 2, full", layout: [2, 1, 1, 1], recompute: Recompute::Full, ..KEPT },
+        Case { name: "pp 2", layout: [1, 2, 1, 1], ..KEPT },
+        Case { name: "pp 2, full", layout: [1, 2, 1, 1], recompute: Recompute::Full, ..KEPT },
+        Case { name: "cp 2", layout: [1, 1, 2, 1], ..KEPT },
+        Case { name: "tp 2, cp 2, full", layout: [2, 1, 2, 1], recompute: Recompute::Full, ..KEPT },
         Case { name: "bf16", kind: Kind::BFloat16, ..KEPT },
         Case { name: "head", shape: HEAD, ..KEPT },
         Case { name: "offloaded", shape: HEAD, is_offloaded: true, ..KEPT },
@@ -81,30 +86,32 @@ impl Case {
     }
 
     fn planned(&self, dir: &Path) -> u64 {
-        let [tp, dp] = self.layout;
+        let [tp, pp, cp, dp] = self.layout;
         let (settings, config) = (self.settings(), HfConfig::load(dir).unwrap());
-        let layout = PlanLayout { tp, dp, ..PlanLayout::SINGLE };
+        let layout = PlanLayout { tp, cp, dp, pipeline: Pipeline::even(pp), ..PlanLayout::SINGLE };
         let site = Site { layout, is_bf16: self.kind == Kind::BFloat16, is_gpu: false };
         let batch = Batch {
-            tokens: u64::from(settings.train.max_tokens_per_gpu),
+            tokens: u64::from(settings.train.max_tokens_per_gpu) * cp as u64,
             prompt_len: PROMPT_LEN as u64,
             response_len: self.response_len as u64,
         };
-        let budget = Budget::new(&config, &settings, site, batch, Others::default()).unwrap();
-        println!("{}: {}", self.name, budget.lines(&settings, site, batch).join("\n"));
-        (tp * dp) as u64 * budget.device_bytes(false)
+        let budgets = Budget::of_stages(&config, &settings, site, batch, Others::default()).unwrap();
+        for budget in &budgets {
+            println!("{}: {}", self.name, budget.lines(&settings, site, batch).join("\n"));
+        }
+        (tp * cp * dp) as u64 * budgets.iter().map(|budget| budget.device_bytes(false)).sum::<u64>()
     }
 
     /// Trains two full micro-batches on each rank.
     fn train(&self, dir: &Path, comm: Arc<dyn Communicator>) {
-        let [tp, dp] = self.layout;
-        let mesh = Mesh::new(Layout { tp, dp, ..Layout::default() }, tp * dp).unwrap();
-        let parallel = (tp > 1).then(|| Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap()));
+        let [tp, pp, cp, dp] = self.layout;
+        let mesh = Mesh::new(Layout { tp, pp, cp, dp, ..Layout::default() }, tp * pp * cp * dp).unwrap();
+        let parallel = (tp * pp * cp > 1).then(|| Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap()));
         let model = Model::load_part(dir, (self.kind, Device::Cpu), Extra::None, parallel).unwrap();
         let vocab = model.config().vocab_size as u32;
         let mut trainer = Trainer::new(model, comm, self.settings()).unwrap();
-        let groups =
-            (0..2 * dp as u32).flat_map(|group| (0..self.num_responses as u32).map(move |i| (group, i)));
+        let groups = (0..(2 * dp * cp) as u32)
+            .flat_map(|group| (0..self.num_responses as u32).map(move |i| (group, i)));
         let scored = groups.map(|(group, index)| {
             let len = PROMPT_LEN + self.response_len;
             let prompt = (0..PROMPT_LEN as u32).map(|at| (group * 7 + at) % vocab);
@@ -122,8 +129,11 @@ impl Case {
     /// The bytes of all ranks at the peak, beyond those before.
     fn measured(&self, dir: &Path) -> f64 {
         let run = |dir: &Path| match self.layout {
-            [1, 1] => self.train(dir, Arc::new(Single)),
-            [tp, dp] => Threads::spawn(tp * dp, |comm| self.train(dir, Arc::new(comm))).map(|_| ()).unwrap(),
+            [1, 1, 1, 1] => self.train(dir, Arc::new(Single)),
+            axes => {
+                let ranks = Threads::spawn(axes.iter().product(), |comm| self.train(dir, Arc::new(comm)));
+                ranks.map(|_| ()).unwrap();
+            }
         };
         // libtorch's own code and threads come into memory with the first step of any model.
         let warm = tempfile::tempdir().unwrap();
@@ -183,7 +193,9 @@ fn plans_are_near_what_is_measured() {
             planned / 1e6,
             measured / 1e6
         );
-        if (ratio - 1.0).abs() > BOUND {
+        // Stages that are threads of one process do not reach their peaks together.
+        let above = if case.layout[1] > 1 { 2.0 * BOUND } else { BOUND };
+        if ratio < 1.0 - BOUND || ratio > 1.0 + above {
             wrong.push(format!("{} {ratio:.3}", case.name));
         }
     }
