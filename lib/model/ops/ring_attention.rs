@@ -68,15 +68,11 @@ impl CustomFunction for RingAttention {
             return Err(format!("expected 5 tensors, got {}", saved.len()));
         };
         // The ring turns on every rank, also where nothing reads the output.
-        let zeros;
-        let grad = match grads.first() {
-            Some(Some(grad)) => grad,
-            _ => {
-                zeros = out.f_zeros_like().map_err(|error| error.to_string())?;
-                &zeros
-            }
+        let grad = match grads.first().and_then(Option::as_ref) {
+            Some(grad) => grad.shallow_clone(),
+            None => out.f_zeros_like().map_err(|error| error.to_string())?,
         };
-        let grads = self.0.backward([q, k, v], (out, lse), grad).map_err(|error| error.to_string())?;
+        let grads = self.0.backward([q, k, v], (out, lse), &grad).map_err(|error| error.to_string())?;
         Ok(grads.into_iter().map(Some).collect())
     }
 }
