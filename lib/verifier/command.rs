@@ -196,7 +196,8 @@ impl Command {
             match writer.join() {
                 Ok((stdin, Ok(()))) => (answers, problem, Some(stdin)),
                 Ok((stdin, Err(error))) => {
-                    let unwritten = Some(format!("cannot write to it: {error}"));
+                    let unwritten =
+                        problem.is_none().then(|| format!("cannot write to it: {error}{}", running.end()));
                     // What it said about rows it never read is worth nothing.
                     let answers = if problem.is_none() { Vec::new() } else { answers };
                     (answers, problem.or(unwritten), Some(stdin))
@@ -208,7 +209,7 @@ impl Command {
         (answers, problem)
     }
 
-    fn reply(&self, running: &Running, message: &[Row<'_>]) -> std::result::Result<Vec<Verdict>, String> {
+    fn reply(&self, running: &mut Running, message: &[Row<'_>]) -> std::result::Result<Vec<Verdict>, String> {
         let line = running.read_line(self.timeout)?;
         let reply = serde_json::from_str(&line).unwrap_or(Value::String(line));
         let replies = match (self.sends_groups, reply) {
@@ -348,8 +349,14 @@ mod tests {
     #[test]
     fn failing_programs_name_the_row() {
         for (line, row, problem) in [
-            ("head -n 1 /dev/null", 0, "ended without"),
+            ("head -n 1 /dev/null", 0, "ended without a reply for every row (exit status: 0)"),
             ("echo 1", 1, "ended without"),
+            (
+                "sh -c 'read l; echo one >&2; echo two >&2; exit 3'",
+                0,
+                "(exit status: 3); its stderr ends with\n  one\n  two",
+            ),
+            ("sh -c 'read l; kill -9 $$'", 0, "(signal: 9 (SIGKILL)); it said nothing on stderr"),
             ("sh -c 'while read -r l; do echo good; done'", 0, "got \"\\\"good"),
             ("sh -c 'while read -r l; do echo 1e999; done'", 0, "expected a number"),
             ("sh -c 'while read -r l; do echo NaN; done'", 0, "expected a number"),
