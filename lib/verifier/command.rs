@@ -164,8 +164,7 @@ impl Command {
         answers
     }
 
-    /// Writes from a second thread, so that a program which replies before it read everything does not block us.
-    /// Gives the answers up to the first problem, and that.
+    /// The answers up to the first problem, and that. A second thread writes: a program may reply before it read all.
     fn exchange(
         &self,
         running: &mut Running,
@@ -196,8 +195,8 @@ impl Command {
             match writer.join() {
                 Ok((stdin, Ok(()))) => (answers, problem, Some(stdin)),
                 Ok((stdin, Err(error))) => {
-                    let unwritten =
-                        problem.is_none().then(|| format!("cannot write to it: {error}{}", running.end()));
+                    let told = || format!("cannot write to it: {error}{}", running.end());
+                    let unwritten = problem.is_none().then(told);
                     // What it said about rows it never read is worth nothing.
                     let answers = if problem.is_none() { Vec::new() } else { answers };
                     (answers, problem.or(unwritten), Some(stdin))
