@@ -164,8 +164,7 @@ impl Command {
         answers
     }
 
-    /// Writes from a second thread, so that a program which replies before it read everything does not block us.
-    /// Gives the answers up to the first problem, and that.
+    /// The answers up to the first problem, and that. A second thread writes: a program may reply before it read all.
     fn exchange(
         &self,
         running: &mut Running,
@@ -196,7 +195,8 @@ impl Command {
             match writer.join() {
                 Ok((stdin, Ok(()))) => (answers, problem, Some(stdin)),
                 Ok((stdin, Err(error))) => {
-                    let unwritten = Some(format!("cannot write to it: {error}"));
+                    let told = || format!("cannot write to it: {error}{}", running.end());
+                    let unwritten = problem.is_none().then(told);
                     // What it said about rows it never read is worth nothing.
                     let answers = if problem.is_none() { Vec::new() } else { answers };
                     (answers, problem.or(unwritten), Some(stdin))
@@ -208,7 +208,7 @@ impl Command {
         (answers, problem)
     }
 
-    fn reply(&self, running: &Running, message: &[Row<'_>]) -> std::result::Result<Vec<Verdict>, String> {
+    fn reply(&self, running: &mut Running, message: &[Row<'_>]) -> std::result::Result<Vec<Verdict>, String> {
         let line = running.read_line(self.timeout)?;
         let reply = serde_json::from_str(&line).unwrap_or(Value::String(line));
         let replies = match (self.sends_groups, reply) {
@@ -348,8 +348,14 @@ mod tests {
     #[test]
     fn failing_programs_name_the_row() {
         for (line, row, problem) in [
-            ("head -n 1 /dev/null", 0, "ended without"),
+            ("head -n 1 /dev/null", 0, "ended without a reply for every row (exit status: 0)"),
             ("echo 1", 1, "ended without"),
+            (
+                "sh -c 'read l; echo one >&2; echo two >&2; exit 3'",
+                0,
+                "(exit status: 3); its stderr ends with\n  one\n  two",
+            ),
+            ("sh -c 'read l; kill -9 $$'", 0, "(signal: 9 (SIGKILL)); it said nothing on stderr"),
             ("sh -c 'while read -r l; do echo good; done'", 0, "got \"\\\"good"),
             ("sh -c 'while read -r l; do echo 1e999; done'", 0, "expected a number"),
             ("sh -c 'while read -r l; do echo NaN; done'", 0, "expected a number"),

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::answer::{answer_text, innermost_boxed, last_boxed};
 use crate::error::Result;
@@ -168,15 +169,24 @@ fn num_letters(text: &str, num: usize) -> usize {
 
 /// The share of the answer's runs of words that the prompt has; 0 for a short answer.
 fn echo_share(answer: &str, prompt: &str) -> f64 {
-    let (answer, prompt) = (answer.to_lowercase(), prompt.to_lowercase());
-    let (answer, prompt) = (words(&answer), words(&prompt));
+    let hashes = |text: &str| -> Vec<u64> {
+        words(&text.to_lowercase()).into_iter().map(|word| xxh3_64(word.as_bytes())).collect()
+    };
+    let answer = hashes(answer);
     if answer.len() < MIN_ECHO_WORDS {
         return 0.0;
     }
-    let of_prompt: HashSet<&[&str]> = prompt.windows(ECHO_RUN).collect();
+    let of_prompt: HashSet<u64> = hashes(prompt).windows(ECHO_RUN).map(run_key).collect();
     let runs = answer.windows(ECHO_RUN);
     let num = runs.len() as f64;
-    runs.filter(|run| of_prompt.contains(run)).count() as f64 / num
+    runs.filter(|run| of_prompt.contains(&run_key(run))).count() as f64 / num
+}
+
+/// Runs of words are told apart by 64 bits, which the hashes of their words are mixed to.
+fn run_key(run: &[u64]) -> u64 {
+    // 2^64 over the golden ratio, odd.
+    let mix = |key: u64, word: &u64| (key.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    run.iter().fold(0, mix)
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ fn texts(len: usize) -> Vec<(String, String)> {
         "a ",
         "A ",
         "é",
+        "Ž",
         "\n",
         " ",
         "\u{a0}",
@@ -48,6 +49,8 @@ fn texts(len: usize) -> Vec<(String, String)> {
         "<a>",
         "\"",
         "'",
+        "'t",
+        "a.b,",
         "`",
         "```\n",
         "$",
@@ -219,8 +222,7 @@ fn every_type_ends_on_any_text() {
 #[test]
 #[ignore = "long sweep: tests/run.sh --all"]
 fn no_type_takes_long_for_a_megabyte() {
-    // 100 ms on a machine of one's own; a loaded one has slower caches.
-    let bound = Duration::from_millis(if cfg!(debug_assertions) { 10_000 } else { 300 });
+    let bound = Duration::from_millis(if cfg!(debug_assertions) { 10_000 } else { 100 });
     let len = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
     let mut slowest: Vec<_> = on_one_thread(|| slowest(len)).into_iter().collect();
     slowest.sort_by_key(|(_, (taken, _))| std::cmp::Reverse(*taken));

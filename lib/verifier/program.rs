@@ -45,7 +45,7 @@ impl Program {
         };
         let stdin = running.stdin.as_mut().ok_or_else(|| failed("its stdin is closed".to_owned()))?;
         let written = writeln!(stdin, "{question}").and_then(|()| stdin.flush());
-        written.map_err(|error| failed(format!("cannot be asked: {error}")))?;
+        written.map_err(|error| failed(format!("cannot be asked: {error}{}", running.end())))?;
         let line = running.read_line(REPLY_TIMEOUT).map_err(failed)?;
         let reply = serde_json::from_str(&line)
             .map_err(|error| failed(format!("expected a JSON value in reply, got {line:?}: {error}")))?;

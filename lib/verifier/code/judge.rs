@@ -1,5 +1,7 @@
 //! What a sample's runs say together, and when an output is the expected one.
 
+use slime_sandbox::Report;
+
 use super::Scoring;
 use super::metadata::Compare;
 use crate::Verdict;
@@ -62,8 +64,16 @@ pub(super) fn shown(text: &[u8]) -> String {
     format!("{short:?}")
 }
 
+/// How a program ended, and the last thing it said on stderr.
+pub(super) fn how_it_ended(report: &Report) -> String {
+    match last_line(&report.stderr) {
+        Some(line) => format!("{}: {line}", report.outcome),
+        None => report.outcome.to_string(),
+    }
+}
+
 /// The last line of what a program said on stderr that is not empty.
-pub(super) fn last_line(stderr: &[u8]) -> Option<String> {
+fn last_line(stderr: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(stderr);
     text.lines()
         .rev()

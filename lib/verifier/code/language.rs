@@ -35,12 +35,6 @@ impl Language {
             .map(|(language, ..)| *language)
     }
 
-    /// All languages.
-    #[cfg(any(feature = "fuzzing", test))]
-    pub(super) fn all() -> impl Iterator<Item = Self> {
-        LANGUAGES.into_iter().map(|(language, ..)| language)
-    }
-
     /// All names.
     pub(super) fn names() -> String {
         LANGUAGES.map(|(_, name, ..)| name).join(", ")

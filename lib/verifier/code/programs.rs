@@ -6,7 +6,7 @@ use std::time::Duration;
 use slime_sandbox::{Build, Case, Entry, Limits, Outcome, Toolchain, Zygote};
 
 use super::Scoring;
-use super::judge::{Tally, is_expected, last_line, shown};
+use super::judge::{Tally, how_it_ended, is_expected, shown};
 use super::language::Language;
 use super::metadata::{Compare, IoCase};
 use crate::error::Result;
@@ -65,10 +65,7 @@ pub(super) fn run_all(
             Outcome::Exited(0) => {
                 Some(format!("expected {}, got {}", shown(wanted.stdout.as_bytes()), shown(&report.stdout)))
             }
-            outcome => Some(match last_line(&report.stderr) {
-                Some(line) => format!("{outcome}: {line}"),
-                None => outcome.to_string(),
-            }),
+            _ => Some(how_it_ended(&report)),
         };
         match problem {
             None => tally.num_passed += 1,

@@ -51,6 +51,17 @@ pub(super) fn questions(tests: &Tests) -> Value {
     })
 }
 
+/// What the process of the tests says of a solution whose process ended before it answered.
+const LOST: &str = "the process of the solution ended";
+
+/// Whether the tests found their solution gone.
+pub(super) fn lost_its_solution(report: &Report) -> bool {
+    matches!(
+        serde_json::from_slice(&report.report),
+        Ok(TestReport::Ran { problems, .. }) if problems.first().is_some_and(|problem| problem.contains(LOST))
+    )
+}
+
 /// What the process of the tests said.
 pub(super) fn tally(report: &Report, language: &str) -> Result<Tally> {
     if report.outcome != Outcome::Exited(0) {

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use slime_sandbox::{Case, Entry, Kind, Limits, Outcome, Report, Running, Sandbox, Toolchain, Zygote};
 
 use super::extract::extract;
-use super::judge::Tally;
+use super::judge::{Tally, how_it_ended};
 use super::language::Language;
 use super::metadata::{Asked, Compare, Form, IoCase, Tests};
 use super::programs::{compile, run_all};
-use super::tests_apart::{questions, sources, tally};
+use super::tests_apart::{lost_its_solution, questions, sources, tally};
 use super::{Scoring, bad_row};
 use crate::Verdict;
 use crate::error::{Error, Result};
@@ -30,6 +30,9 @@ const PRELOAD: [&str; 5] = [
 ];
 /// What needs several cases is tried so often, if zygotes end meanwhile.
 const MAX_DEATHS: u32 = 3;
+
+/// A solution that its tests lost is given so long to end by itself.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Judges one sample at a time.
 pub(super) struct Worker {
@@ -132,14 +135,20 @@ impl Worker {
         std::thread::scope(|scope| {
             let solution = scope.spawn(move || solution.wait());
             let report = tests.and_then(Running::wait);
+            let is_lost = report.as_ref().is_ok_and(lost_its_solution);
+            // A solution that ended has a status, which a signal would hide.
+            let deadline = Instant::now() + END_TIMEOUT;
+            while is_lost && !solution.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             // Without its tests the solution has nothing more to say.
             killer.kill();
             let end = solution.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let mut report = report?;
             let end = end?;
             // Tests that lost their solution say so; how it was lost says more.
-            if matches!(end.outcome, Outcome::WallTime | Outcome::CpuTime | Outcome::Output) {
-                report.stderr = end.outcome.to_string().into_bytes();
+            if is_lost || matches!(end.outcome, Outcome::WallTime | Outcome::CpuTime | Outcome::Output) {
+                report.stderr = how_it_ended(&end).into_bytes();
             }
             Ok(report)
         })

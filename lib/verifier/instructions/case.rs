@@ -64,8 +64,7 @@ fn is_swahili(text: &str) -> bool {
 
 /// Words all in capitals.
 pub(super) fn capital_words(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    let num =
-        tokens(text).iter().filter(|word| has_only(word, char::is_uppercase, char::is_lowercase)).count();
+    let num = tokens(text).filter(|word| has_only(word, char::is_uppercase, char::is_lowercase)).count();
     arguments.compares("capital_relation", num, arguments.number("capital_frequency")?)
 }
 

@@ -44,10 +44,27 @@ pub(super) fn constrained(text: &str) -> bool {
 
 /// `*highlighted*` and `**highlighted**`.
 pub(super) fn highlights(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
-    let single = matches_of!(r"\*[^\n*]*\*", text).filter(|found| !found.trim_matches('*').trim().is_empty());
-    let double =
-        matches_of!(r"\*\*[^\n*]*\*\*", text).filter(|found| !found.trim_matches('*').trim().is_empty());
-    Ok((single.count() + double.count()) as f64 >= arguments.number("num_highlights")?)
+    let num = num_marked(text, "*") + num_marked(text, "**");
+    Ok(num as f64 >= arguments.number("num_highlights")?)
+}
+
+/// How often something that is not blank stands between two marks of asterisks on a line, without asterisks in it:
+/// matches from left to right, none within another.
+fn num_marked(text: &str, mark: &str) -> usize {
+    let (mut num, mut rest) = (0, text);
+    while let Some(opened) = rest.find(mark).and_then(|at| rest.get(at..)) {
+        let content = &opened[mark.len()..];
+        let len = content.find(['*', '\n']).unwrap_or(content.len());
+        let (content, behind) = content.split_at(len);
+        rest = match behind.strip_prefix(mark) {
+            Some(behind) => {
+                num += usize::from(!content.trim().is_empty());
+                behind
+            }
+            None => &opened[1..],
+        };
+    }
+    num
 }
 
 /// `SECTION 1`, `SECTION 2`, ..
@@ -94,4 +111,26 @@ pub(super) fn quoted(text: &str) -> bool {
 
 pub(super) fn no_comma(text: &str) -> bool {
     !text.contains(',')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marked_parts_are_the_matches_of_a_pattern() {
+        let patterns = [("*", r"\*[^\n*]*\*"), ("**", r"\*\*[^\n*]*\*\*")];
+        let patterns = patterns.map(|(mark, pattern)| (mark, Regex::new(pattern).unwrap()));
+        // All texts of up to eight of these.
+        for code in 0..5_usize.pow(8) {
+            let digits =
+                std::iter::successors(Some(code), |rest| Some(rest / 5)).take_while(|rest| *rest > 0);
+            let text: String = digits.map(|rest| ["*", "**", "a", " ", "\n"][rest % 5]).collect();
+            for (mark, pattern) in &patterns {
+                let is_said = |found: &regex::Match<'_>| !found.as_str().trim_matches('*').trim().is_empty();
+                let expected = pattern.find_iter(&text).filter(is_said).count();
+                assert_eq!(num_marked(&text, mark), expected, "{text:?} {mark}");
+            }
+        }
+    }
 }

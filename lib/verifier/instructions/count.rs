@@ -62,8 +62,9 @@ pub(super) fn punctuation(text: &str) -> bool {
 
 pub(super) fn pronouns(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
     let known: HashSet<&str> = PRONOUNS.split_whitespace().collect();
-    let words = tokens(&text.replace('/', " ").to_lowercase());
-    let num = words.iter().filter(|word| known.contains(word.as_str())).count();
+    let text = text.replace('/', " ").to_lowercase();
+    let is_word = |token: &&str| token.starts_with(|letter: char| letter.is_ascii_lowercase());
+    let num = tokens(&text).filter(is_word).filter(|word| known.contains(word)).count();
     Ok(num as f64 >= arguments.number("N")?)
 }
 

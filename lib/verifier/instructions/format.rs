@@ -112,7 +112,7 @@ pub(super) fn line_indent(text: &str) -> bool {
 
 /// No word in lower case; words of mixed case pass.
 pub(super) fn title_case(text: &str) -> bool {
-    let is_low = |word: &String| {
+    let is_low = |word: &str| {
         let mut letters = word.chars();
         let first_is_low = letters.next().is_some_and(char::is_lowercase);
         let rest = letters.as_str();
@@ -120,7 +120,7 @@ pub(super) fn title_case(text: &str) -> bool {
         let is_uniform = !rest.chars().any(char::is_uppercase) || !rest.chars().any(char::is_lowercase);
         first_is_low && (rest.is_empty() || has_case && is_uniform)
     };
-    !tokens(text).iter().any(is_low)
+    !tokens(text).any(is_low)
 }
 
 pub(super) fn output_template(text: &str) -> bool {

@@ -6,8 +6,8 @@ use super::text::is_edge;
 use super::tokens::tokens;
 
 /// Words of a text, marks that stand alone left out.
-fn word_tokens(text: &str) -> Vec<String> {
-    tokens(text).into_iter().filter(|token| token.chars().any(char::is_alphanumeric)).collect()
+fn word_tokens(text: &str) -> Vec<&str> {
+    tokens(text).filter(|token| token.chars().any(char::is_alphanumeric)).collect()
 }
 
 /// The last word of each sentence is the first of the next.
@@ -43,6 +43,6 @@ pub(super) fn keyword_at(arguments: &Arguments<'_>, text: &str) -> Result<bool, 
 pub(super) fn second_and_second_last(arguments: &Arguments<'_>, text: &str) -> Result<bool, String> {
     let keyword = arguments.text("keyword")?.trim().to_lowercase();
     let words = word_tokens(text);
-    let is_keyword = |word: Option<&String>| word.is_some_and(|word| word.to_lowercase() == keyword);
+    let is_keyword = |word: Option<&&str>| word.is_some_and(|word| word.to_lowercase() == keyword);
     Ok(is_keyword(words.get(1)) && is_keyword(words.iter().nth_back(1)))
 }

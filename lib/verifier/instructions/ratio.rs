@@ -31,10 +31,13 @@ pub(super) fn sentence_balance(text: &str) -> bool {
 /// Three sentences of as many characters, no word twice.
 pub(super) fn sentence_words(text: &str) -> bool {
     let sentences = sentences(text);
+    if sentences.len() != 3 {
+        return false;
+    }
     let lens: HashSet<usize> = sentences.iter().map(|sentence| sentence.chars().count()).collect();
     let words = bare_words(&sentences.join(" "));
     let unique: HashSet<&String> = words.iter().collect();
-    sentences.len() == 3 && lens.len() == 1 && unique.len() == words.len()
+    lens.len() == 1 && unique.len() == words.len()
 }
 
 /// The share of the response's runs of three characters that the reference has, within 2 percent. The instruction

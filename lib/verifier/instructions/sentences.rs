@@ -66,8 +66,15 @@ fn ends_sentence(before: &str, marks: &str, next: &str) -> bool {
     let mut letters = word.chars();
     let is_initial =
         letters.next().is_some_and(char::is_uppercase) && letters.next().is_none() && word != "I";
-    let is_known = word.len() <= MAX_KNOWN_BYTES && KNOWN.contains(word.to_ascii_lowercase().as_str());
-    !(is_initial || is_known) || next.is_empty()
+    !(is_initial || is_abbreviation(word)) || next.is_empty()
+}
+
+fn is_abbreviation(word: &str) -> bool {
+    let mut lower = [0; MAX_KNOWN_BYTES];
+    let Some(lower) = lower.get_mut(..word.len()) else { return false };
+    lower.copy_from_slice(word.as_bytes());
+    lower.make_ascii_lowercase();
+    std::str::from_utf8(lower).is_ok_and(|lower| KNOWN.contains(lower))
 }
 
 #[cfg(test)]

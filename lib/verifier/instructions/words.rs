@@ -68,7 +68,8 @@ pub(super) fn odd_even_syllables(text: &str) -> bool {
 }
 
 pub(super) fn start_verb(text: &str) -> bool {
-    let tokens = tokens(text);
-    let second = tokens.get(1).map_or("", |word| word.trim_matches(is_edge));
-    tokens.first().is_some_and(|first| is_verb(first, second))
+    let mut tokens = tokens(text);
+    let first = tokens.next();
+    let second = tokens.next().map_or("", |word| word.trim_matches(is_edge));
+    first.is_some_and(|first| is_verb(first, second))
 }

@@ -124,6 +124,11 @@ pub(crate) fn on_numbers(function: Function, values: &[Rational]) -> Option<Rati
                 numbers.reduce(|a, b| if function == Function::Gcd { a.gcd(&b) } else { a.lcm(&b) })?;
             Some(Rational::from_integer(result))
         }
+        Function::Modulo => {
+            let modulus = values.get(1).filter(|modulus| modulus.is_integer() && modulus.is_positive())?;
+            let remainder = first.is_integer().then(|| first.numer().mod_floor(modulus.numer()))?;
+            Some(Rational::from_integer(remainder))
+        }
         _ => None,
     }
 }

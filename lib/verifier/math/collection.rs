@@ -1,6 +1,7 @@
 //! Lists, tuples and sets: which may be compared, and whether their order counts.
 
 use crate::math::equal::trees;
+use crate::math::relation;
 use crate::math::tree::{Brackets, Expr, Relation};
 use crate::math::value::{self, Rounding};
 
@@ -111,6 +112,7 @@ pub(crate) fn equal(gold: &Expr, found: &Expr, rounding: Rounding) -> Option<&'s
                 [item] => trees(other, item, rounding),
                 _ => None,
             }
+            .or_else(|| trees(other, relation::solved(items, rounding)?, rounding))
         }
         _ => None,
     }

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
+use crate::math::antiderivative;
 use crate::math::collection;
 use crate::math::matrix;
+use crate::math::modulo;
 use crate::math::numeral::Commas;
 use crate::math::parse::{MAX_BYTES, infinity, parse};
 use crate::math::quick;
@@ -125,7 +127,9 @@ pub(crate) fn trees(gold: &Expr, found: &Expr, rounding: Rounding) -> Option<&'s
     }
     let (gold, found) = (&collection::both_signs(gold), &collection::both_signs(found));
     if value::is_value(gold) && value::is_value(found) {
-        return quantities(gold, found, rounding).or_else(|| value::equal(gold, found, rounding));
+        return quantities(gold, found, rounding)
+            .or_else(|| value::equal(gold, found, rounding))
+            .or_else(|| value::equal(gold, &antiderivative::with_constant_of(gold, found)?, rounding));
     }
     if let (Some(gold), Some(found)) = (infinity(gold), infinity(found)) {
         return (gold == found).then_some(value::EXACT);
@@ -148,6 +152,7 @@ fn kinds(gold: &Expr, found: &Expr, rounding: Rounding) -> Option<&'static str> 
                 });
             is_same.then_some("equal matrices")
         }
+        (Expr::Congruence(..), _) | (_, Expr::Congruence(..)) => modulo::equal(gold, found, rounding),
         (Expr::Quantity(..), _) | (_, Expr::Quantity(..)) => quantities(gold, found, rounding),
         (Expr::Ratio(_), _) | (_, Expr::Ratio(_)) => ratios(gold, found, rounding),
         (Expr::Based { digits: a, base }, Expr::Based { digits: b, base: other }) if base == other => {

@@ -137,7 +137,8 @@ impl<R: Real> Evaluator<'_, R> {
             | Function::Factorial
             | Function::Binomial
             | Function::Gcd
-            | Function::Lcm => on_whole(function, &values),
+            | Function::Lcm
+            | Function::Modulo => on_whole(function, &values),
             Function::Max | Function::Min => extreme(function, &values),
             _ => self.trigonometric(function, first),
         }

@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn unknown_commands_have_no_tokens() {
-        assert!(tokens(r"\int x", Commas::Thousands).is_none());
+        assert!(tokens(r"\oint x", Commas::Thousands).is_none());
         assert!(tokens(r"\", Commas::Thousands).is_some());
     }
 }

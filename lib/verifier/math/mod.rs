@@ -4,8 +4,10 @@
 //! trees by [`normal`] forms in exact arithmetic, then by evaluation at random points ([`numeric`]) with bounds of the
 //! error. Work is counted everywhere, so that no text takes long.
 
+mod antiderivative;
 mod ball;
 mod best;
+mod bound;
 mod call;
 mod collection;
 mod dapo;
@@ -23,6 +25,7 @@ mod latex;
 mod latex_text;
 mod mathd;
 mod matrix;
+mod modulo;
 mod normal;
 pub(crate) mod numeral;
 mod numeric;

@@ -51,7 +51,10 @@ pub(crate) fn compare(
     let of_whole = |expr: &Expr| {
         matches!(
             expr,
-            Expr::Call(Function::Factorial | Function::Binomial | Function::Gcd | Function::Lcm, _)
+            Expr::Call(
+                Function::Factorial | Function::Binomial | Function::Gcd | Function::Lcm | Function::Modulo,
+                _
+            )
         )
     };
     let takes_whole = !is_constant && (left.any(&of_whole) || right.any(&of_whole));

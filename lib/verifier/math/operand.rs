@@ -83,7 +83,7 @@ impl Parser {
         Some(if is_negative { exponent.negative() } else { exponent })
     }
 
-    fn operand(&mut self) -> Option<Expr> {
+    pub(super) fn operand(&mut self) -> Option<Expr> {
         match self.take()? {
             Kind::Number { value, is_decimal, text } => self.number(value, is_decimal, text),
             Kind::Symbol(name) => self.symbol(name),
@@ -113,6 +113,8 @@ impl Parser {
                 Some(Expr::Call(Function::Binomial, vec![n, k]))
             }
             Kind::Series(series) => self.nested(self.context, |parser| parser.series(series)),
+            Kind::Integral => self.nested(self.context, Self::integral),
+            Kind::Limit => self.nested(self.context, Self::limit),
             Kind::Root => self.root(),
             Kind::BeginTable(table) => self.nested(Context::default(), |parser| parser.table(table)),
             Kind::Overline => Some(conjugate(&self.argument()?)),
@@ -343,7 +345,7 @@ impl Parser {
     }
 
     /// An argument of a command: in braces, else one digit or one operand.
-    fn argument(&mut self) -> Option<Expr> {
+    pub(super) fn argument(&mut self) -> Option<Expr> {
         if let Some(Kind::Number { value, is_decimal: false, text }) = self.peek()
             && value.is_integer()
             && text.len() > 1
@@ -351,7 +353,7 @@ impl Parser {
         {
             let (first, rest) = (i64::from(text.as_bytes()[0] - b'0'), text[1..].to_owned());
             let value = crate::math::rational::Rational::from_integer(rest.parse().ok()?);
-            self.replace(Kind::Number { value, is_decimal: false, text: rest });
+            self.replace(0, Kind::Number { value, is_decimal: false, text: rest });
             return Some(Expr::Number { value: whole(first), is_decimal: false });
         }
         if let Some(Kind::Number { value, is_decimal, .. }) = self.peek() {

@@ -81,9 +81,9 @@ impl Parser {
         (self.peek() == Some(kind)).then(|| self.at += 1)
     }
 
-    /// Replaces the token at the cursor.
-    pub(super) fn replace(&mut self, kind: Kind) {
-        if let Some(token) = self.tokens.get_mut(self.at) {
+    /// Replaces the token so far ahead of the cursor.
+    pub(super) fn replace(&mut self, ahead: usize, kind: Kind) {
+        if let Some(token) = self.tokens.get_mut(self.at + ahead) {
             token.kind = kind;
         }
     }
@@ -167,7 +167,7 @@ impl Parser {
             // `= -5 = ...` after a line break may repeat the sign.
             operands.push(self.set()?);
         }
-        Some(if relations.is_empty() { operands.pop()? } else { Expr::Relation(operands, relations) })
+        self.congruence(operands, relations)
     }
 
     fn set(&mut self) -> Option<Expr> {
@@ -251,7 +251,8 @@ impl Parser {
         while let Some(Kind::Plus | Kind::Minus | Kind::PlusMinus(_)) = self.peek() {
             terms.push(self.signed_product()?);
         }
-        Some(if terms.len() == 1 { terms.pop()? } else { Expr::Sum(terms) })
+        let sum = if terms.len() == 1 { terms.pop()? } else { Expr::Sum(terms) };
+        if self.peek() == Some(&Kind::Modulo) { self.remainder(sum) } else { Some(sum) }
     }
 
     /// A product with the signs before it.
@@ -313,6 +314,7 @@ impl Parser {
             // Two numbers side by side are no product, but a number behind a bracket is a factor.
             Some(Kind::Number { .. }) => matches!(self.before(), Some(Kind::Close(_))),
             Some(Kind::Open(Bracket::Square)) => !self.context.in_turned,
+            Some(Kind::Open(Bracket::Paren)) => !self.begins_modulus(),
             Some(Kind::Bar) => !self.context.in_bars && !self.context.in_braces,
             Some(
                 Kind::Symbol(_)
@@ -323,6 +325,8 @@ impl Parser {
                 | Kind::Root
                 | Kind::Binomial
                 | Kind::Series(_)
+                | Kind::Integral
+                | Kind::Limit
                 | Kind::BeginTable(_)
                 | Kind::Overline,
             ) => true,

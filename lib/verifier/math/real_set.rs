@@ -110,7 +110,7 @@ impl RealSet {
                 Piece::between(End::Below, false, at.clone(), false),
                 Piece::between(at, false, End::Above, false),
             ],
-            Relation::Equal | Relation::Near | Relation::In => return None,
+            Relation::Equal | Relation::Near | Relation::In | Relation::Congruent => return None,
         };
         Self::settled(pieces)
     }

@@ -120,6 +120,28 @@ fn each_definition(definition: Definition<'_>) -> Option<Expr> {
         .then(|| Expr::List(Brackets::Bare, names.iter().zip(values).map(each).collect()))
 }
 
+/// The last line of a solution, `x = 5`, where the lines before it are equations of the same variable that it solves.
+pub(crate) fn solved(lines: &[Expr], rounding: Rounding) -> Option<&Expr> {
+    let (last, before) = lines.split_last()?;
+    let definition = definition(last)?;
+    let name = definition.name.filter(|name| matches!(name, Expr::Symbol(_)))?;
+    if before.is_empty() || !value::is_value(definition.value) || !definition.value.symbols().is_empty() {
+        return None;
+    }
+    let at_value =
+        |side: &Expr| side.map(&|part| if part == *name { definition.value.clone() } else { part });
+    let is_solved = |line: &Expr| {
+        let Expr::Relation(sides, relations) = line else { return false };
+        let sides: Vec<Expr> = sides.iter().map(at_value).collect();
+        line.symbols().len() == 1
+            && line.any(&|part| part == name)
+            && relations.iter().all(|relation| *relation == Relation::Equal)
+            && sides.iter().all(value::is_value)
+            && sides.windows(2).all(|pair| value::equal(&pair[0], &pair[1], rounding).is_some())
+    };
+    before.iter().all(is_solved).then_some(last)
+}
+
 /// The rule by which two relations say the same.
 pub(crate) fn equal(gold: &Expr, found: &Expr, rounding: Rounding) -> Option<&'static str> {
     let (Expr::Relation(a, first), Expr::Relation(b, second)) = (gold, found) else { return None };
@@ -163,7 +185,7 @@ fn is_same_link(gold: &(Expr, Relation, Expr), found: &(Expr, Relation, Expr), r
     }
     match relation {
         Relation::Equal | Relation::NotEqual => relation == other,
-        Relation::In | Relation::Near => false,
+        Relation::In | Relation::Near | Relation::Congruent => false,
         _ => relation == if factor.is_negative() { other.turned() } else { other },
     }
 }

@@ -59,7 +59,7 @@ impl Parser {
 }
 
 /// Whether a part changes with the index in another way than by its value: `a_k`, or both signs at once.
-fn hides(part: &Expr, index: &Expr) -> bool {
+pub(super) fn hides(part: &Expr, index: &Expr) -> bool {
     let letter = if let Expr::Symbol(name) = index { name.as_str() } else { "i" };
     match part {
         Expr::Symbol(name) | Expr::Apply(name, _) => {

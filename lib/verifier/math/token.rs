@@ -60,6 +60,16 @@ pub(crate) enum Kind {
     Binomial,
     /// A sign before terms.
     Series(Series),
+    Integral,
+    /// The `d` that ends an integral: only the parser makes one.
+    Differential,
+    Limit,
+    /// Where a variable goes.
+    To,
+    /// A remainder by what follows.
+    Modulo,
+    /// What follows in brackets is the modulus of what stands before.
+    Modulus,
     BeginTable(Table),
     EndTable,
     Cell,
@@ -154,6 +164,8 @@ pub(crate) fn sign(c: char) -> Option<Kind> {
         '>' => Kind::Relation(Relation::Greater),
         '≥' | '⩾' => Kind::Relation(Relation::GreaterEqual),
         '∈' => Kind::Relation(Relation::In),
+        '≡' => Kind::Relation(Relation::Congruent),
+        '→' => Kind::To,
         ',' => Kind::Comma,
         ';' => Kind::Semicolon,
         ':' => Kind::Colon,

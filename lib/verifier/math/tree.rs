@@ -30,6 +30,8 @@ pub(crate) enum Expr {
     Quantity(Box<Expr>, Unit),
     /// `a < b <= c`: one relation less than there are operands.
     Relation(Vec<Expr>, Vec<Relation>),
+    /// `a \equiv b \pmod{n}`: sides that leave the same remainder, and the modulus; one side is its residue class.
+    Congruence(Vec<Expr>, Box<Expr>),
     /// Several things in brackets, or in none.
     List(Brackets, Vec<Expr>),
     /// `a : b : c`.
@@ -89,6 +91,8 @@ pub(crate) enum Function {
     Min,
     Gcd,
     Lcm,
+    /// The remainder of the first argument by the second, not negative.
+    Modulo,
 }
 
 /// Relations between two things.
@@ -102,6 +106,7 @@ pub(crate) enum Relation {
     Greater,
     GreaterEqual,
     In,
+    Congruent,
 }
 
 /// What stands around a list.
@@ -161,6 +166,7 @@ impl Expr {
             | Self::List(_, items)
             | Self::Ratio(items)
             | Self::SetOperation(_, items) => items.iter().collect(),
+            Self::Congruence(sides, modulus) => sides.iter().chain([modulus.as_ref()]).collect(),
             Self::Power(base, exponent) => vec![base, exponent],
             Self::PlusMinus { operand, .. } => vec![operand],
             Self::Quantity(value, _) => vec![value],
@@ -183,6 +189,7 @@ impl Expr {
             Self::Call(function, items) => Self::Call(*function, all(items)),
             Self::Apply(name, items) => Self::Apply(name.clone(), all(items)),
             Self::Relation(items, relations) => Self::Relation(all(items), relations.clone()),
+            Self::Congruence(sides, modulus) => Self::Congruence(all(sides), Box::new(modulus.map(change))),
             Self::List(brackets, items) => Self::List(*brackets, all(items)),
             Self::Ratio(items) => Self::Ratio(all(items)),
             Self::SetOperation(operation, items) => Self::SetOperation(*operation, all(items)),

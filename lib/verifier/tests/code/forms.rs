@@ -127,7 +127,14 @@ fn crashes_and_limits_are_told() {
     assert!(told("import time; time.sleep(100)", "out of time").contains("out of time"));
     assert!(told("x = bytearray(1 << 30)", "MemoryError").contains("MemoryError"));
     told("while True: print('x' * 10000)", "too much output");
-    told("import os; os.abort()", "signal");
+    // The tests of a function lose their solution, and say how.
+    let said = told("import os; os.abort()", "signal");
+    assert!(said.contains("passed: signal "), "{said}");
+    let said = told("import os; os.write(2, b'no more\\n'); os._exit(3)", "exit code 3: no more");
+    assert!(
+        said.contains("exit code 3: no more (") && said.contains("the process of the solution ended"),
+        "{said}"
+    );
     told("def g(): g()\ng()", "RecursionError");
     assert_eq!(
         reward("no code at all, only\n```text\nwords\n```", &json!({ "tests": "assert f()" })).1,
