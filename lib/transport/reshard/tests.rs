@@ -5,6 +5,7 @@ use std::path::Path;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use slime_config::Pipeline;
 use slime_weights::{QuantisedForm, Quantiser};
 
 use super::*;
