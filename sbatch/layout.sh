@@ -84,8 +84,11 @@ if [ "$train_ranks" -gt 1 ]; then mpi=${SLIME_MPI:-pmix}; fi
 labels=()
 if [ "$train_ranks" -gt 1 ]; then labels=(--label); fi
 places[trainer]="${group[*]} --mpi=$mpi ${labels[*]} ${sharing[*]} --relative=0 --nodes=$num_train_nodes --ntasks=$train_ranks --distribution=block $(gpus "$train_gpus")"
+rollout_sharing=("${sharing[@]}")
+# Who only asks servers takes turns with the ranks of the trainer.
+if [ ${#engines[@]} -gt 0 ]; then rollout_sharing=(--overlap --cpus-per-task=1); fi
 for ((i = 0; i < num_replicas; i++)); do
-    places[replica.$i]="${rollout_group[*]} --mpi=none ${sharing[*]} --relative=$((first_rollout_node + i % num_rollout_nodes)) --nodes=1 --ntasks=1 $(gpus "$replica_gpus")"
+    places[replica.$i]="${rollout_group[*]} --mpi=none ${rollout_sharing[*]} --relative=$((first_rollout_node + i % num_rollout_nodes)) --nodes=1 --ntasks=1 $(gpus "$replica_gpus")"
 done
 # The builder and the rewards need no GPU and little time: they run beside the trainer, or where the job has a place.
 places[builder.0]="${group[*]} --mpi=none --overlap --cpus-per-task=1 --relative=0 --nodes=1 --ntasks=1 $(gpus 0)"

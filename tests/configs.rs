@@ -55,3 +55,24 @@ fn scripts_of_models_answer_a_dry_run() {
         slime_config::parse(&text, script, &[]).unwrap_or_else(|error| panic!("{error}"));
     }
 }
+
+/// A model that is only planned, or not there yet, keeps no configuration from being resolved.
+#[test]
+fn a_dry_run_needs_no_model_that_could_be_computed() {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let planned = tempfile::tempdir().expect("a temporary directory");
+    let config = home.join("configs/models/DeepSeek-R1.json");
+    std::fs::copy(config, planned.path().join("config.json")).expect("the model is in configs/models");
+    for (path, begins) in [(planned.path().to_owned(), "# deepseek_v3: "), (planned.path().join("none"), "#")]
+    {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_slime-train"))
+            .arg("--config")
+            .arg(home.join("configs/qwen3_4b.toml"))
+            .args(["--dry-run", "--set", "parallel.tp=1", "--set", &format!("model.path={}", path.display())])
+            .output()
+            .expect("it starts");
+        let (text, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && text.starts_with(begins), "{text}{stderr}");
+    }
+}

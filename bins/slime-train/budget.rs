@@ -25,10 +25,15 @@ pub fn budget_comment(config: &RunConfig, layout: PlanLayout) -> Result<String, 
         has_critic: config.algorithm.has_critic(),
     };
     let batch = largest_batch(config, layout);
-    let budget = Budget::new(&model, &settings, site, batch, others).map_err(failure!())?;
+    let budgets = Budget::of_stages(&model, &settings, site, batch, others).map_err(failure!())?;
+    let Some(budget) = budgets.iter().max_by_key(|budget| budget.device_bytes(site.is_gpu)) else {
+        return Ok(String::new());
+    };
     let mut lines = budget.lines(&settings, site, batch);
     lines.extend(step_lines(config, &model, &settings, (layout, batch))?);
-    if let Some((problem, hint)) = budget.misfit(&config.cluster, &config.train) {
+    if let Some((problem, hint)) =
+        budgets.iter().find_map(|budget| budget.misfit(&config.cluster, &config.train))
+    {
         return Err(Failure::new(78, format!("{problem}\n{}", lines.join("\n"))).with_hint(hint));
     }
     Ok(lines.iter().map(|line| format!("# {line}\n")).collect::<Vec<_>>().concat())

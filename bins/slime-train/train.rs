@@ -213,7 +213,7 @@ fn split_over(
 
 /// What can be said of `[parallel]` before there is a world: whether the model can be shared out like that.
 fn check_layout(config: &RunConfig) -> Result<(), Failure> {
-    if !config.model.path.is_empty() {
+    if config.parallel.is_asked_for() && !config.model.path.is_empty() {
         let model = HfConfig::load(&config.model.path).map_err(failure!())?;
         config.parallel.check(&model).map_err(failure!())?;
     }

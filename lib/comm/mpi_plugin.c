@@ -212,6 +212,36 @@ static int reap(void) {
     return MPI_SUCCESS;
 }
 
+// MPI makes headway only in its own calls, and a rank that has posted a message may make none for long, as while it waits
+// for a GPU: a thread makes them until everything has been sent.
+static pthread_cond_t posted_any = PTHREAD_COND_INITIALIZER;
+static pthread_t headway;
+static int has_headway = 0;
+static int is_ending = 0;
+static int headway_error = MPI_SUCCESS;
+
+static void *make_headway(void *nothing) {
+    (void)nothing;
+    struct timespec nap = {0, EXCHANGE_SLEEP_NS};
+    pthread_mutex_lock(&lock);
+    while (!is_ending) {
+        if (posted_first == NULL) {
+            pthread_cond_wait(&posted_any, &lock);
+            continue;
+        }
+        int rc = reap();
+        if (rc != MPI_SUCCESS) {
+            headway_error = rc;
+            break;
+        }
+        pthread_mutex_unlock(&lock);
+        nanosleep(&nap, NULL);
+        pthread_mutex_lock(&lock);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
 int slime_mpi_post(void *comm, int tag, const struct slime_part *part) {
     struct posted *message = malloc(sizeof *message + part->len);
     if (message == NULL) return SLIME_MEMORY;
@@ -231,6 +261,12 @@ int slime_mpi_post(void *comm, int tag, const struct slime_part *part) {
     message->next = posted_first;
     posted_first = message;
     if (rc == MPI_SUCCESS) rc = reap();
+    if (rc == MPI_SUCCESS) rc = headway_error;
+    if (rc == MPI_SUCCESS && posted_first != NULL) {
+        if (!has_headway) has_headway = pthread_create(&headway, NULL, make_headway, NULL) == 0;
+        // Without a thread the next call makes the headway.
+        pthread_cond_signal(&posted_any);
+    }
     pthread_mutex_unlock(&lock);
     return rc;
 }
@@ -239,6 +275,11 @@ int slime_mpi_post(void *comm, int tag, const struct slime_part *part) {
 void slime_mpi_free(void *comm) { free(comm); }
 
 int slime_mpi_finalize(void) {
+    pthread_mutex_lock(&lock);
+    is_ending = 1;
+    pthread_cond_signal(&posted_any);
+    pthread_mutex_unlock(&lock);
+    if (has_headway) pthread_join(headway, NULL);
     pthread_mutex_lock(&lock);
     // Everybody has taken what was posted before anybody comes here.
     int rc = reap();

@@ -15,7 +15,7 @@ pub enum CpCommType {
     /// Every rank gets the keys and values of all tokens, in one message for each layer.
     #[default]
     AllGather,
-    /// Keys and values go round the ranks, so that no rank holds more than those of two.
+    /// Keys and values go round the ranks, so that no rank holds more than those of three: its own, and two that pass.
     P2p,
 }
 
@@ -88,6 +88,12 @@ impl Parallel {
         self.of_copy() > 1 || self.ep > 1 || self.etp > 1
     }
 
+    /// Whether anything is said that must fit the model.
+    pub fn is_asked_for(&self) -> bool {
+        let has_lens = self.first_stage_layers.is_some() || self.last_stage_layers.is_some();
+        self.is_split() || self.virtual_pp > 1 || has_lens
+    }
+
     /// Ranks of one data-parallel copy.
     fn of_copy(&self) -> usize {
         self.of_stage() * self.pp as usize
@@ -148,7 +154,7 @@ impl Parallel {
         }
     }
 
-    /// What is wrong with this layout of `tp dp` ranks; in a world of `size` ranks, where that is known.
+    /// What is wrong with this layout of `dp` copies; in a world of `size` ranks, where that is known.
     fn misfit(&self, dp: usize, size: Option<usize>, model: &HfConfig) -> Option<String> {
         let [tp, ep, etp] = [self.tp, self.ep, self.etp].map(|axis| axis as usize);
         if let Some(size) = size.filter(|size| self.of_copy() * dp != *size) {

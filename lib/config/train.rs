@@ -36,7 +36,7 @@ pub struct Train {
     pub global_batch_size: Option<u32>,
     /// Optimizer steps of one rollout; part of the batch identity.
     pub num_steps_per_rollout: Option<u32>,
-    /// Tokens of one packed micro-batch on one rank (a longer group is a micro-batch by itself).
+    /// Tokens of one packed micro-batch on one rank; context-parallel ranks have as many times the tokens in one (a longer group is a micro-batch by itself).
     pub max_tokens_per_gpu: u32,
     /// `none`, `selective` or `full`.
     pub recompute: Recompute,

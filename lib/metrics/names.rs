@@ -177,7 +177,7 @@ pub const TRAIN: &[Name] = &[
     name(
         "perf/pipeline_bubble",
         "share",
-        "passes of a step in which a stage waited for another one, mean over the ranks; only with stages (ours)",
+        "share of training in which a stage waited for another one, mean over the ranks; only with stages (ours)",
     ),
     name(
         "perf/busy_fraction/min",

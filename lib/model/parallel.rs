@@ -52,7 +52,8 @@ impl Parallel {
     pub fn new(world: &Arc<dyn Communicator>, mesh: Mesh, device: Device) -> Result<Self> {
         let group = |axis| Ok::<_, crate::Error>(Group::new(mesh.split(&**world, axis)?, device)?);
         let (tp, ep, etp) = (group(Axis::Tp)?, group(Axis::Ep)?, group(Axis::Etp)?);
-        let (cp, pp) = (group(Axis::Cp)?, group(Axis::Pp)?);
+        // What stages hand on goes through the host.
+        let (cp, pp) = (group(Axis::Cp)?, Group::new(mesh.split(&**world, Axis::Pp)?, Device::Cpu)?);
         let cp = ContextRanks { group: cp, comm_type: CpCommType::default() };
         let pipeline = Pipeline::even(mesh.axis_size(Axis::Pp));
         Ok(Self { world: world.clone(), mesh, pipeline, tp, cp, ep, etp, pp })

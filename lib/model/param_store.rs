@@ -1,6 +1,6 @@
 //! The parameters of a model: one tensor per storage, seen from outside under Hugging Face names.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use rand::{Rng, SeedableRng};
@@ -167,6 +167,18 @@ impl ParamStore {
     /// This rank's part of the model.
     pub fn place(&self) -> Place {
         self.parallel().map_or_else(Place::default, Parallel::own_place)
+    }
+
+    /// How many tensor-parallel neighbours hold a part of what is trained alike, over the whole model: every rank of every
+    /// stage has the same numbers.
+    pub fn copy_counts(&self) -> BTreeSet<usize> {
+        let place = self.place();
+        let own = |spec: &StorageSpec| match &self.split {
+            Some(split) => slime_weights::split(spec.clone(), &split.config, place).views,
+            None => spec.views.clone(),
+        };
+        let trained = self.whole_specs().iter().filter(|spec| !spec.is_frozen);
+        trained.flat_map(own).map(|view| view.copies).collect()
     }
 
     /// Whether the last stage of a pipeline holds the embedding too: as its head, or for the layer that predicts further

@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use crate::ops::as_trained;
 use crate::run::{Input, Output};
-use crate::{Context, Model, Result};
+use crate::{Context, Error, Model, Result};
 
 /// What a forward pass leaves for [`Model::backward`].
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub struct Tape {
     start_td: Tensor,
     /// The residual `[t, d]` before every layer.
     residuals: Vec<Tensor>,
-    /// The residual behind the last layer, where the rest of the graph begins.
-    last_td: Tensor,
+    /// The residual behind the last layer of the model, where the rest of the graph begins.
+    last_td: Option<Tensor>,
 }
 
 impl Model {
@@ -46,11 +46,13 @@ impl Model {
                     let (x, delta) = layer.forward(&mut context, x_td.shallow_clone(), None, &cos_sin)?;
                     x_td = x.f_add(&delta)?;
                 }
-                Ok::<_, crate::Error>(())
+                Ok::<_, Error>(())
             })
         })?;
         let last_td = x_td.set_requires_grad(self.is_trained_before(&start_td, first, residuals.len()));
         let output = self.leave(&context, run, last_td.shallow_clone(), None)?;
+        // What another stage goes on with comes back as a gradient.
+        let last_td = output.hidden_td.is_some().then_some(last_td);
         Ok((output, Tape { context, cos_sin, run, start_td, residuals, last_td }))
     }
 
@@ -67,11 +69,11 @@ impl Model {
             // What no row reads has none; the collectives of its layers run all the same.
             if grad_td.defined() { Ok(grad_td) } else { x_td.f_zeros_like() }
         };
-        let mut grad_td = match grad_td {
-            Some(grad_td) => grad_td,
-            None => gradient(&last_td)?,
+        let mut grad_td = match (grad_td, last_td) {
+            (Some(grad_td), _) => grad_td,
+            (None, Some(last_td)) => gradient(&last_td)?,
+            (None, None) => return Err(Error::Context { what: "gradients of a run", expected: 1, got: 0 }),
         };
-        drop(last_td);
         let (first, layers) = self.layers_of(run)?;
         for (at, layer) in layers.iter().enumerate().rev() {
             let Some(x_td) = residuals.pop().filter(|_| self.is_trained_before(&start_td, first, at + 1))

@@ -142,6 +142,14 @@ impl Group {
         Ok(self.comm.send_later(bytes_of(&on_host(x)?)?, to, tag)?)
     }
 
+    /// `x` to another rank; waits until it is taken, or on its way. Through the host.
+    ///
+    /// # Errors
+    /// A rank that is not there or has ended, or a failed transfer.
+    pub fn send(&self, x: &Tensor, to: usize, tag: u8) -> Result<()> {
+        Ok(self.comm.send(bytes_of(&on_host(x)?)?, to, tag)?)
+    }
+
     /// The next tensor of `size` that another rank has sent with this tag.
     ///
     /// # Errors

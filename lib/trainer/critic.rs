@@ -53,8 +53,11 @@ impl Trainer {
         tally.flush()?;
         let began = Instant::now();
         tally.reduce(&*self.dp_cp)?;
-        tally.reduce(&*self.pp)?;
         self.waited(began);
+        let began = Instant::now();
+        // Other stages than the last have counted nothing, and the first are here when the last are not.
+        tally.reduce(&*self.pp)?;
+        self.report.stage_wait += began.elapsed();
         let loss = tally.sum(Stat::ValueLoss);
         let is_finite = self.is_finite_everywhere(loss)?;
         let Some(critic) = &mut self.critic else { return Ok(()) };

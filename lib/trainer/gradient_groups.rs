@@ -4,7 +4,7 @@
 //! tensor that several tensor-parallel ranks hold is summed over them first, since each saw its share of tokens or heads;
 //! then everything over the ranks that hold the same storage and computed other samples.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use slime_comm::{Axis, Communicator, Op};
@@ -120,16 +120,10 @@ fn copies(
     params: &ParamStore,
     parallel: &Parallel,
 ) -> Result<BTreeMap<usize, Group>> {
-    let sizes: BTreeSet<usize> = params
-        .trained()
-        .flat_map(|(spec, _)| &spec.views)
-        .map(|view| view.copies)
-        .filter(|n| *n > 1)
-        .collect();
     let group = |size: usize| {
         let first = world.rank() - parallel.mesh().coordinate(Axis::Tp, world.rank()) % size;
         let comm = world.split(first as u32, world.rank() as u32)?;
         Ok((size, Group::new(comm, params.device())?))
     };
-    sizes.into_iter().map(group).collect()
+    params.copy_counts().into_iter().filter(|size| *size > 1).map(group).collect()
 }

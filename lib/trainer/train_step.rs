@@ -77,9 +77,11 @@ impl Trainer {
         self.keep_logged(plan, &old)?;
         let began = Instant::now();
         tally.reduce(&*self.dp_cp)?;
-        // Other stages than the last have counted nothing.
-        tally.reduce(&*self.pp)?;
         self.waited(began);
+        let began = Instant::now();
+        // Other stages than the last have counted nothing, and the first are here when the last are not.
+        tally.reduce(&*self.pp)?;
+        self.report.stage_wait += began.elapsed();
         let step = self.actor.optimizer.step_count();
         let loss = tally.sum(Stat::Loss);
         if !self.is_finite_everywhere(loss)? {

@@ -130,6 +130,7 @@ fn check_all(comm: &dyn Communicator) -> u64 {
         },
     );
     check_point_to_point(comm);
+    check_posts(comm);
     check_split(comm);
     comm.barrier().unwrap();
     hash.digest()
@@ -169,6 +170,33 @@ fn check_point_to_point(comm: &dyn Communicator) {
         comm.recv(&mut one, previous, tag).unwrap();
         assert_eq!(one[0], want);
     }
+}
+
+/// Every rank sends before any receives, messages of all sizes, from memory that it uses for something else at once.
+fn check_posts(comm: &dyn Communicator) {
+    let (rank, size) = (comm.rank(), comm.size());
+    if size == 1 {
+        return;
+    }
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    let lens = [0, 1, 5000, 700_000, 3];
+    let mut buffer = Vec::new();
+    for (at, len) in lens.into_iter().enumerate() {
+        buffer.clear();
+        buffer.resize(len, (10 * rank + at) as u64);
+        comm.send_later(&buffer, next, 3).unwrap();
+        buffer.fill(u64::MAX);
+    }
+    // Other messages go between them.
+    let mut sum = [1u64];
+    comm.all_reduce(&mut sum, Op::Sum).unwrap();
+    assert_eq!(sum[0], size as u64);
+    for (at, len) in lens.into_iter().enumerate() {
+        let mut got = vec![0u64; len];
+        comm.recv(&mut got, previous, 3).unwrap();
+        assert_eq!(got, vec![(10 * previous + at) as u64; len]);
+    }
+    assert!(comm.send_later(&[1u8], size, 3).is_err(), "there is no such rank");
 }
 
 /// Even and odd ranks apart, in reversed order; a collective of the parts does not mix with the whole.

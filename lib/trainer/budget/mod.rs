@@ -144,25 +144,10 @@ impl Elements {
 }
 
 impl Budget {
-    /// That of a policy, on the stage that takes most.
+    /// Those of a policy, of every stage.
     ///
     /// # Errors
     /// Patterns of `train.freeze` that do not fit the model.
-    pub fn new(
-        config: &HfConfig,
-        settings: &Settings,
-        site: Site,
-        batch: Batch,
-        others: Others,
-    ) -> slime_config::Result<Self> {
-        let budgets = Self::of_stages(config, settings, site, batch, others)?;
-        Ok(budgets.into_iter().max_by_key(|budget| budget.device_bytes(site.is_gpu)).unwrap_or_default())
-    }
-
-    /// Those of all stages.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub fn of_stages(
         config: &HfConfig,
         settings: &Settings,
@@ -199,8 +184,8 @@ impl Budget {
         // The gradient of a tied head waits for that of the embedding.
         let waiting = if config.tie_word_embeddings { elements.head * size } else { 0 };
         // As many micro-batches as there are ever under way.
+        let num_batches = 2 * layout.pipeline.num_stages * layout.pipeline.chunks;
         let all = |of: &dyn Fn(&LayerBytes) -> u64| {
-            let num_batches = 2 * layout.pipeline.num_stages * layout.pipeline.chunks;
             most_kept(stage, num_batches, |run| runs[run].iter().map(of).sum())
         };
         let (kept, in_layer) = match train.recompute {
@@ -211,8 +196,8 @@ impl Budget {
                 (all(&|_| own_rows * size), most(|layer| layer.kept + layer.transient) + 2 * own_rows * size)
             }
         };
-        // The residual behind the last layer and its norm, all rows of that; and the masks, which all layers share.
-        let masks = batch.mask_bytes(size) / layout.cp as u64;
+        // The residual behind the last layer and its norm, all rows of that; and the masks, which the layers of a pass share.
+        let masks = most_kept(stage, num_batches, |_| batch.mask_bytes(size) / layout.cp as u64);
         let (last, in_head) = if stage.is_last() {
             let rows = own_rows * (4 + size) + tokens * config.hidden_size as u64 * size;
             let head = (elements.head, size);

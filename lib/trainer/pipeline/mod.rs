@@ -3,23 +3,22 @@
 
 mod schedule;
 
+use std::collections::HashMap;
+use std::time::Instant;
+
 use slime_config::Recompute;
 use slime_model::ops::as_trained;
 use slime_model::{Input, Model, Routes, Tape};
 use slime_torch::backward_with;
 use tch::Tensor;
 
-use self::schedule::{Action, Direction};
+use self::schedule::{Action, Direction, forward_only, one_forward_one_backward};
+pub(crate) use self::schedule::{bubble, most_kept};
 use crate::log_probs::{context, embedded_tokens};
 use crate::out_of_memory::Phase;
 use crate::prepared::Prepared;
 use crate::trainer::{Role, Trained};
 use crate::{Error, Result, Trainer};
-use std::collections::HashMap;
-use std::time::Instant;
-
-pub(crate) use self::schedule::{bubble, most_kept};
-use self::schedule::{forward_only, one_forward_one_backward};
 
 /// Tags of messages.
 const RESIDUAL: u8 = 1;
@@ -143,7 +142,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// What the stage before a run has sent; `None` where a pass begins.
+    /// What a run begins with in a direction; `None` where another stage has nothing to send.
     fn received(
         &mut self,
         role: Role,
@@ -160,7 +159,7 @@ impl Trainer {
     }
 
     fn send(&self, role: Role, run: usize, x_td: &Tensor, direction: Direction) -> Result<()> {
-        send(&self.trained(role)?.model, run, x_td, direction)
+        send(&self.trained(role)?.model, run, x_td, direction, false)
     }
 
     pub(crate) fn trained(&self, role: Role) -> Result<&Trained> {
@@ -210,7 +209,8 @@ pub(crate) fn frozen_batches(
                 let hidden_od = prepared.share.of_hidden(&hidden_td)?;
                 visit(prepared, hidden_od)?;
             }
-            None => send(model, run, &output.residual_td, Direction::Forward)?,
+            // A stage that is faster than the next one waits for it, where no stage has two runs to go on with.
+            None => send(model, run, &output.residual_td, Direction::Forward, model.num_runs() == 1)?,
         }
     }
     Ok(())
@@ -245,8 +245,7 @@ fn input<'a>(tokens_t: Option<&'a Tensor>, input_td: Option<&Tensor>) -> Result<
     }
 }
 
-/// The stage and the run that come after `run` of this stage (before it for the way of gradients), by the numbers of the
-/// direction in which a message goes.
+/// The stage behind this one, or before it; the first is behind the last where stages have several runs.
 fn neighbour(model: &Model, is_after: bool) -> usize {
     let stage = model.stage();
     let num = stage.pipeline.num_stages;
@@ -265,13 +264,15 @@ fn received(model: &Model, run: usize, num_tokens: usize, direction: Direction) 
     Ok(Some(parallel.pp().recv(&size, options, from, tag)?))
 }
 
-fn send(model: &Model, run: usize, x_td: &Tensor, direction: Direction) -> Result<()> {
+fn send(model: &Model, run: usize, x_td: &Tensor, direction: Direction, waits: bool) -> Result<()> {
     let (is_edge, tag) = match direction {
         Direction::Forward => (model.is_end(run), RESIDUAL),
         Direction::Backward => (model.is_start(run), GRADIENT),
     };
     let (Some(parallel), false) = (model.params().parallel(), is_edge) else { return Ok(()) };
-    Ok(parallel.pp().send_later(x_td, neighbour(model, direction == Direction::Forward), tag)?)
+    let (pp, to) = (parallel.pp(), neighbour(model, direction == Direction::Forward));
+    let sent = if waits { pp.send(x_td, to, tag) } else { pp.send_later(x_td, to, tag) };
+    Ok(sent?)
 }
 
 pub(crate) fn without_grad<T>(f: impl FnOnce() -> T) -> T {

@@ -1,7 +1,7 @@
 //! In which order a stage of a pipeline takes the passes of its micro-batches.
 //!
 //! One forward, one backward (arXiv 2104.04473, as in Megatron-LM): after a few forward passes a stage takes a backward pass
-//! after each forward one, so that it never keeps more micro-batches than there are stages behind it. With several runs of
+//! after each forward one, so that it never keeps more micro-batches than there are stages from it on. With several runs of
 //! layers on each stage micro-batches go through in groups of about as many as there are stages.
 
 use slime_comm::even_counts;

@@ -430,3 +430,31 @@ fn long_samples_are_cut_in_the_middle_of_prompt_and_response() {
         }
     }
 }
+
+/// A stage of which nothing is trained, and one that lacks what others hold in copies, make the calls of the others.
+#[test]
+fn frozen_stages_hand_on_what_they_are_given() {
+    let embedding = "model.embed_tokens.weight".to_owned();
+    for patterns in [
+        vec![embedding.clone(), "model.layers.0.*".to_owned()],
+        vec!["model.layers.0.*norm*".to_owned()],
+        vec!["model.layers.1.*".to_owned(), "lm_head.weight".to_owned(), "model.norm.weight".to_owned()],
+        vec![embedding],
+    ] {
+        for recompute in [Recompute::None, Recompute::Full] {
+            let mut settings = three_steps();
+            settings.train.freeze.clone_from(&patterns);
+            settings.train.recompute = recompute;
+            for [tp, pp, cp] in [[2, 2, 1], [1, 2, 2]] {
+                let layout = Layout { tp, pp, cp, ..Layout::default() };
+                compare(("qwen3", Extra::None), &settings, &rollout(5, 3), layout);
+            }
+        }
+    }
+    // Key-value heads that are held twice are then the last stage's alone.
+    let mut settings = three_steps();
+    settings.train.mtp_loss_coef = Some(0.3);
+    settings.train.freeze = vec!["model.layers.*.self_attn.*".to_owned()];
+    let layout = Layout { tp: 4, pp: 2, ..Layout::default() };
+    compare(("mimo", Extra::Mtp), &settings, &rollout(5, 3), layout);
+}

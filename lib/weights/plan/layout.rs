@@ -72,8 +72,9 @@ impl PlanLayout {
             );
         }
         if let Some(problem) = self.pipeline.misfit(table.num_layers) {
-            let (path, what) = (path.to_owned(), "a pipeline like that for this model".to_owned());
-            return Err(Error::Unsupported { path, what, hint: problem });
+            let what = problem.trim_start_matches("parallel.").to_owned();
+            let hint = format!("at most one run for each of the {} layers", table.num_layers);
+            return Err(Error::Unsupported { path: path.to_owned(), what, hint });
         }
         if self.ep > 1 && (table.num_experts == 0 || !table.num_experts.is_multiple_of(self.ep)) {
             return refuse("ep", self.ep, format!("ep divides the {} experts", table.num_experts));
