@@ -55,7 +55,7 @@ const HOMES: [(&str, &[&str]); 40] = [
     ("arrow-schema", &["record"]),
     ("arrow-json", &["environment"]),
     ("parquet", &["environment", "slime"]),
-    ("zstd", &["archive"]),
+    ("zstd", &["archive", "transport"]),
     ("tokenizers", &["tokenizer"]),
     ("minijinja", &["tokenizer"]),
     ("minijinja-contrib", &["tokenizer"]),

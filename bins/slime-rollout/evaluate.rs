@@ -11,10 +11,10 @@ use slime_environment::{Prompt, eval_source};
 use slime_exchange::{Physical, Store};
 use slime_record::{Column, ColumnValues, Sample, encode_segment};
 use slime_tokenizer::Tokenizer;
+use slime_transport::Ways;
 use slime_verifier::RewardSet;
 
 use crate::failure;
-use crate::replicate::weights_of;
 use crate::sampler::{GroupId, Purpose, Sampler};
 use crate::tokens_ahead::{TokensAhead, Upcoming};
 use crate::write_metrics::Metrics;
@@ -57,6 +57,8 @@ pub fn prompts_of(
 pub struct Evaluator {
     config: RunConfig,
     run_dir: RunDir,
+    /// Of the version that is being evaluated.
+    ways: Option<Ways>,
     num_steps: u64,
     tokenizer: Option<Arc<Tokenizer>>,
     /// Of every set.
@@ -87,6 +89,7 @@ impl Evaluator {
         Ok(Self {
             config: config.clone(),
             run_dir: run_dir.clone(),
+            ways: None,
             num_steps,
             tokenizer: None,
             rewards,
@@ -126,17 +129,18 @@ impl Evaluator {
         let Some(place) = self.place else { return Ok(None) };
         if self.running.is_none() {
             let Some(set) = self.due.pop_front() else {
-                self.place = None;
+                (self.place, self.ways) = (None, None);
                 return Ok(Some(place));
             };
-            let dir = weights_of(store, &self.run_dir, place)?;
+            let ways = self.ways.get_or_insert_with(|| Ways::new(&self.run_dir, &self.config.sync));
+            let received = ways.receive(store, place).map_err(failure!())?;
             let gone = || {
                 Failure::new(
                     slime_cli::exit::NO_INPUT,
                     format!("weights {place} are gone before their evaluation"),
                 )
             };
-            self.running = self.load(place, &dir.ok_or_else(gone)?, set)?;
+            self.running = self.load(place, &received.ok_or_else(gone)?.dir, set)?;
         }
         let Some(running) = &mut self.running else { return Ok(None) };
         while running.sampler.has_room()

@@ -59,21 +59,26 @@ impl ModelRunner {
         })
     }
 
-    /// Overwrites the parameters in place with those of `dir`, which must have the same shapes.
+    /// Overwrites the parameters in place with those of `dir`, once all of them are found to be of this model.
     ///
     /// # Errors
-    /// [`Error::Model`]; when reading breaks off half-way, the next load has to replace everything.
+    /// [`Error::Model`] before anything is overwritten, [`Error::Torn`] when reading breaks off half-way: then the next load
+    /// has to replace everything.
     pub fn reload(&mut self, dir: &Path) -> Result<()> {
-        let weights = slime_weights::WeightDir::open(dir).map_err(|error| Error::Model {
+        let refused = |error: slime_weights::Error| Error::Model {
             dir: dir.to_owned(),
             exit_code: error.exit_code(),
             message: error.to_string(),
-        })?;
+        };
+        let weights = slime_weights::WeightDir::open(dir).map_err(refused)?;
+        slime_weights::check(self.model.config(), &weights).map_err(refused)?;
         // Behind the steps that read the old ones.
         let entered = self.stream.map(|stream| stream.enter()).transpose();
         let _entered = entered.map_err(|error| failed(dir, &error.into()))?;
-        self.model.params_mut().update_from(&weights).map_err(|error| failed(dir, &error))?;
-        self.model.pack().map_err(|error| failed(dir, &error))?;
+        let torn =
+            |error: slime_model::Error| Error::Torn { dir: dir.to_owned(), message: error.to_string() };
+        self.model.params_mut().update_from(&weights).map_err(torn)?;
+        self.model.pack().map_err(torn)?;
         dir.clone_into(&mut self.dir);
         Ok(())
     }

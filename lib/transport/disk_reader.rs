@@ -1,5 +1,7 @@
-//! Reads the weights of a version from disk with `pread` and verifies every chunk against its publication.
+//! Reads the weights of a version with `pread`, or mapped where they lie in memory, and verifies every chunk against its
+//! publication.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,6 +18,8 @@ use crate::{CHUNK_BYTES, Digest, Error, Result};
 pub struct DiskReader {
     weights: WeightDir,
     files: BTreeMap<PathBuf, File>,
+    /// Whether tensors are looked at where they lie instead of being read.
+    is_mapped: bool,
     /// The published checksums by tensor; empty when only the hash of the whole was published.
     checksums: BTreeMap<String, Vec<u64>>,
     hash: u64,
@@ -34,9 +38,17 @@ impl DiskReader {
             files.insert(path.to_owned(), file);
         }
         let checksums = publication.tensors.iter().map(|t| (t.name.clone(), t.chunks.clone())).collect();
-        let reader = Self { weights, files, checksums, hash: publication.hash };
+        let reader = Self { weights, files, is_mapped: false, checksums, hash: publication.hash };
         reader.check_tensors()?;
         Ok(reader)
+    }
+
+    /// The same of a directory that lies in memory: its tensors are not copied.
+    ///
+    /// # Errors
+    /// As [`DiskReader::open`].
+    pub fn open_mapped(dir: impl AsRef<Path>, publication: &Publication) -> Result<Self> {
+        Ok(Self { is_mapped: true, ..Self::open(dir, publication)? })
     }
 
     /// The tensors of the version, sorted by name.
@@ -55,15 +67,8 @@ impl DiskReader {
     ///
     /// # Errors
     /// There is no such tensor, the disk refuses, or the bytes are not those that were published.
-    pub fn tensor(&self, name: &str) -> Result<Vec<u8>> {
-        let (path, range) = self.weights.place(name)?;
-        let mut bytes = vec![0; range.len()];
-        let file = self.files.get(path).ok_or_else(|| Error::Read {
-            path: path.to_owned(),
-            source: std::io::ErrorKind::NotFound.into(),
-        })?;
-        file.read_exact_at(&mut bytes, range.start as u64)
-            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    pub fn tensor(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        let bytes = if self.is_mapped { self.weights.tensor(name)?.bytes } else { self.read(name)?.into() };
         if let Some(expected) = self.checksums.get(name) {
             let got = tensor_checksum(name, &bytes).chunks;
             if let Some(chunk) = (0..got.len()).find(|i| expected.get(*i) != Some(&got[*i])) {
@@ -76,6 +81,18 @@ impl DiskReader {
                 });
             }
         }
+        Ok(bytes)
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let (path, range) = self.weights.place(name)?;
+        let mut bytes = vec![0; range.len()];
+        let file = self.files.get(path).ok_or_else(|| Error::Read {
+            path: path.to_owned(),
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        file.read_exact_at(&mut bytes, range.start as u64)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Ok(bytes)
     }
 
@@ -135,8 +152,11 @@ mod tests {
         let dir = root.path().join("w");
         let publication = publish(&dir);
         let reader = DiskReader::open(&dir, &publication).unwrap();
-        assert_eq!(reader.tensor("a").unwrap(), [1, 2, 3]);
+        assert_eq!(*reader.tensor("a").unwrap(), [1, 2, 3]);
         assert_eq!(reader.verify().unwrap().hash, publication.hash);
+        let mapped = DiskReader::open_mapped(&dir, &publication).unwrap();
+        assert!(matches!(mapped.tensor("a").unwrap(), Cow::Borrowed([1, 2, 3])));
+        assert_eq!(mapped.verify().unwrap().hash, publication.hash);
     }
 
     #[test]

@@ -43,12 +43,18 @@ impl DiskWriter {
         Ok(self.writer.add_file(name, bytes)?)
     }
 
+    /// What identifies the weights that were written so far.
+    pub fn digest(&self) -> Digest {
+        Digest::new(self.checksums.clone())
+    }
+
     /// Syncs everything, gives the directory its name, and returns what identifies the weights.
     ///
     /// # Errors
     /// A tensor was not written, or the disk refuses.
     pub fn finish(self) -> Result<Digest> {
+        let digest = self.digest();
         self.writer.finish()?;
-        Ok(Digest::new(self.checksums))
+        Ok(digest)
     }
 }
