@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slime_cli::Failure;
 use slime_config::{Eval, Kind, RunConfig, RunDir, paths};
@@ -19,6 +19,17 @@ use crate::sampler::{GroupId, Purpose, Sampler};
 use crate::tokens_ahead::{TokensAhead, Upcoming};
 use crate::write_metrics::Metrics;
 use crate::write_samples;
+
+/// How long weights that are due may stay away.
+const MISSING_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How the evaluation of a version ended.
+pub enum Evaluated {
+    /// Its last set is written.
+    Whole(Physical),
+    /// Its weights are not there.
+    Missed(Physical),
+}
 
 /// Keeps the random numbers of evaluations apart from those of training.
 const EVAL_SEED: u64 = 0x6576_616C;
@@ -64,6 +75,8 @@ pub struct Evaluator {
     /// Of every set.
     rewards: BTreeMap<String, RewardSet>,
     place: Option<Physical>,
+    /// Since when the weights that are due are not there.
+    missing_since: Option<Instant>,
     due: VecDeque<String>,
     running: Option<Running>,
 }
@@ -94,6 +107,7 @@ impl Evaluator {
             tokenizer: None,
             rewards,
             place: None,
+            missing_since: None,
             due: VecDeque::new(),
             running: None,
         })
@@ -120,27 +134,23 @@ impl Evaluator {
         Ok(())
     }
 
-    /// One step of the engine; the version when its last set is written.
+    /// One step of the engine; how the evaluation of the version ended when it has.
     pub fn step(
         &mut self,
         store: &mut dyn Store,
         metrics: &mut Metrics,
-    ) -> Result<Option<Physical>, Failure> {
+    ) -> Result<Option<Evaluated>, Failure> {
         let Some(place) = self.place else { return Ok(None) };
         if self.running.is_none() {
             let Some(set) = self.due.pop_front() else {
                 (self.place, self.ways) = (None, None);
-                return Ok(Some(place));
+                return Ok(Some(Evaluated::Whole(place)));
             };
             let ways = self.ways.get_or_insert_with(|| Ways::new(&self.run_dir, &self.config.sync));
             let received = ways.receive(store, place).map_err(failure!())?;
-            let gone = || {
-                Failure::new(
-                    slime_cli::exit::NO_INPUT,
-                    format!("weights {place} are gone before their evaluation"),
-                )
-            };
-            self.running = self.load(place, &received.ok_or_else(gone)?.dir, set)?;
+            let Some(received) = received else { return self.miss(place).map(Some) };
+            self.missing_since = None;
+            self.running = self.load(place, &received.dir, set)?;
         }
         let Some(running) = &mut self.running else { return Ok(None) };
         while running.sampler.has_room()
@@ -160,6 +170,18 @@ impl Evaluator {
             metrics.evaluation_span(place.version, &running.set, running.began);
         }
         Ok(None)
+    }
+
+    /// Gives a version up whose weights are gone. A trainer that starts again publishes those of its checkpoint anew; what
+    /// stays away is an error.
+    fn miss(&mut self, place: Physical) -> Result<Evaluated, Failure> {
+        let since = *self.missing_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > MISSING_PATIENCE {
+            let message = format!("weights {place} are gone before their evaluation");
+            return Err(Failure::new(slime_cli::exit::NO_INPUT, message));
+        }
+        (self.place, self.ways) = (None, None);
+        Ok(Evaluated::Missed(place))
     }
 
     /// The engine and the prompts of a set.

@@ -51,7 +51,7 @@ impl DiskReader {
         Ok(Self { is_mapped: true, ..Self::open(dir, publication)? })
     }
 
-    /// The tensors of the version, sorted by name.
+    /// The tensors of the version, in the order in which they lie in its files.
     ///
     /// # Errors
     /// Never for an opened version; the type says so for every lookup by name.
@@ -60,7 +60,12 @@ impl DiskReader {
             let info = self.weights.info(name)?;
             Ok(TensorSpec { name: name.to_owned(), dtype: info.dtype, shape: info.shape.clone() })
         };
-        self.weights.names().map(spec).collect()
+        let mut tensors: Vec<TensorSpec> = self.weights.names().map(spec).collect::<Result<_>>()?;
+        tensors.sort_by_cached_key(|spec| {
+            let place = self.weights.place(&spec.name).ok();
+            place.map(|(path, range)| (path.to_owned(), range.start, range.end))
+        });
+        Ok(tensors)
     }
 
     /// The bytes of a tensor, verified.

@@ -238,7 +238,13 @@ impl Process {
 
     fn finish(&mut self, work: Work, world: &Rc<RefCell<World>>, plan: &Plan) -> Result<()> {
         match (&mut self.machine, work) {
-            (Machine::Builder(builder), Work::Evaluated(place)) => builder.on_evaluated(place),
+            (Machine::Builder(builder), Work::Evaluated(place)) => {
+                if take(&mut self.store, world, place)? {
+                    builder.on_evaluated(place);
+                } else {
+                    builder.on_evaluation_missed(place);
+                }
+            }
             (Machine::Trainer(trainer), Work::Load(checkpoint)) => {
                 self.consumed = match checkpoint {
                     None => Vec::new(),

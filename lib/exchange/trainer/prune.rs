@@ -90,21 +90,28 @@ impl Trainer {
     /// Published versions that a reader may ask for before the next one is published: what the steps to come are generated
     /// with, what waits for its evaluation, and the newest.
     pub(super) fn readable(&mut self, store: &mut dyn Store) -> Result<Vec<Physical>> {
-        let mut readable = self.needed(store)?;
+        let (mut readable, _) = self.wanted(store)?;
         let newest = self.lineage.newest().map(|newest| newest.physical);
         readable.extend(newest.filter(|newest| !readable.contains(newest)));
         Ok(readable)
     }
 
-    /// Versions before this one, published on its line, that a run which starts from here may ask for.
+    /// Published versions that a run which starts from a checkpoint of this one may ask for. It publishes this one anew, but
+    /// an evaluation that is due is of the place that was published first.
     pub(super) fn needed(&mut self, store: &mut dyn Store) -> Result<Vec<Physical>> {
+        let (mut needed, is_evaluation_due) = self.wanted(store)?;
+        needed.retain(|place| place.version < self.version || is_evaluation_due);
+        Ok(needed)
+    }
+
+    /// Versions of the line from the oldest one on that steps to come or evaluations want, and whether the latter do.
+    fn wanted(&mut self, store: &mut dyn Store) -> Result<(Vec<Physical>, bool)> {
         self.lineage.refresh(store)?;
         let due = self.evaluations.due(store, &self.lineage)?;
         let oldest = self.oldest_version_from(self.version);
         let oldest = oldest.min(due.map_or(oldest, |place| place.version));
-        let is_needed = |place: &Physical| (oldest..self.version).contains(&place.version);
-        let needed = self.lineage.published().filter(is_needed);
-        Ok(needed.filter(|place| self.lineage.is_on_line(*place)).collect())
+        let wanted = self.lineage.published().filter(|place| place.version >= oldest);
+        Ok((wanted.filter(|place| self.lineage.is_on_line(*place)).collect(), due.is_some()))
     }
 
     fn prune_versions(&mut self, store: &mut dyn Store, checkpoint: u64) -> Result<()> {
