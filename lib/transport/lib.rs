@@ -9,6 +9,7 @@ mod disk;
 mod disk_reader;
 mod disk_writer;
 mod error;
+pub mod measure;
 mod reshard;
 mod shm;
 #[cfg(test)]
