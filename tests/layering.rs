@@ -47,7 +47,7 @@ const HOMES: [(&str, &[&str]); 40] = [
     ("backtrace", &["cli"]),
     ("tch", &["torch", "model", "engine", "trainer", "transport", "kernel", "slime"]),
     ("cudarc", &["comm", "cuda"]),
-    ("memmap2", &["exchange", "weights"]),
+    ("memmap2", &["exchange", "transport", "weights"]),
     ("hdf5-metno", &["checkpoint"]),
     ("arrow-array", &["record"]),
     ("arrow-buffer", &["record"]),

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use slime_record::Publication;
+use rayon::prelude::*;
+use slime_record::{Publication, TensorChecksum};
 use slime_weights::{TensorSpec, WeightDir};
 
 use crate::digest::tensor_checksum;
@@ -73,9 +74,16 @@ impl DiskReader {
     /// # Errors
     /// There is no such tensor, the disk refuses, or the bytes are not those that were published.
     pub fn tensor(&self, name: &str) -> Result<Cow<'_, [u8]>> {
-        let bytes = if self.is_mapped { self.weights.tensor(name)?.bytes } else { self.read(name)?.into() };
+        let bytes = self.read_any(name)?;
+        self.check(tensor_checksum(name, &bytes))?;
+        Ok(bytes)
+    }
+
+    /// Refuses a tensor that is not what was published.
+    fn check(&self, found: TensorChecksum) -> Result<TensorChecksum> {
+        let name = &found.name;
         if let Some(expected) = self.checksums.get(name) {
-            let got = tensor_checksum(name, &bytes).chunks;
+            let got = &found.chunks;
             if let Some(chunk) = (0..got.len()).find(|i| expected.get(*i) != Some(&got[*i])) {
                 return Err(Error::Checksum {
                     path: self.weights.path().to_owned(),
@@ -86,7 +94,11 @@ impl DiskReader {
                 });
             }
         }
-        Ok(bytes)
+        Ok(found)
+    }
+
+    fn read_any(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        Ok(if self.is_mapped { self.weights.tensor(name)?.bytes } else { self.read(name)?.into() })
     }
 
     fn read(&self, name: &str) -> Result<Vec<u8>> {
@@ -106,10 +118,11 @@ impl DiskReader {
     /// # Errors
     /// The disk refuses, or the first tensor by name that is not what was published.
     pub fn verify(&self) -> Result<Digest> {
-        let mut checksums = Vec::new();
-        for name in self.weights.names() {
-            checksums.push(tensor_checksum(name, &self.tensor(name)?));
-        }
+        let names: Vec<&str> = self.weights.names().collect();
+        let checksums: Vec<Result<_>> =
+            names.par_iter().map(|name| Ok(tensor_checksum(name, &self.read_any(name)?))).collect();
+        // The first by name that is broken, whichever was read first.
+        let checksums = checksums.into_iter().map(|found| self.check(found?)).collect::<Result<_>>()?;
         let digest = Digest::new(checksums);
         if digest.hash == self.hash {
             return Ok(digest);

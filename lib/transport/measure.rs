@@ -12,6 +12,9 @@ use slime_weights::{TensorSpec, WeightDir};
 
 use crate::{CHUNK_BYTES, Error, Result, Version, Ways};
 
+/// Versions before those that are timed: the first one is whole, and memory is new for two.
+const WARM_UP: u64 = 2;
+
 /// One version on its way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timed {
@@ -33,7 +36,7 @@ impl Timed {
 }
 
 /// Sends versions of `weights`, which `update` changes before each, the way that `config` names, through the run directory
-/// `root`, and takes each as an engine that follows; the first one, which is always whole, is left out.
+/// `root`, and takes each as an engine that follows; the first ones, which are whole or in new memory, are left out.
 ///
 /// # Errors
 /// Those of the way; what an engine gets is not what was sent.
@@ -50,7 +53,7 @@ pub fn measure(
     let mut receiver = Ways::new(&run_dir, config);
     let mut engine: Vec<Vec<u8>> = weights.iter().map(|bytes| vec![0; bytes.len()]).collect();
     let mut timed = Vec::new();
-    for number in 0..=repeats {
+    for number in 0..WARM_UP + repeats {
         if number > 0 {
             update(weights);
         }
@@ -58,7 +61,11 @@ pub fn measure(
         let version = Version {
             place,
             is_whole: false,
-            readable: Vec::new(),
+            readable: number
+                .checked_sub(1)
+                .map(|version| Physical { version, epoch: 1 })
+                .into_iter()
+                .collect(),
             tensors: specs.to_vec(),
             side_files: Vec::new(),
         };
@@ -90,7 +97,7 @@ pub fn measure(
         }
         let sent = publication.memory.map_or_else(|| run_dir.join(paths::weights(place)), |m| m.dir.into());
         let num_bytes = num_bytes_of(&sent)?;
-        if number > 0 {
+        if number >= WARM_UP {
             timed.push(Timed { send, receive, load, num_bytes });
         }
     }

@@ -370,3 +370,39 @@ fn publications_of_other_places_and_outside_the_run_are_refused() {
     let error = run.receive(&mut run.ways(), 0).unwrap_err();
     assert!(error.to_string().contains("path: expected one below the run directory"), "{error}");
 }
+
+#[test]
+fn the_file_of_a_version_that_nobody_reads_is_written_again_and_one_that_is_read_never() {
+    use std::os::unix::fs::MetadataExt;
+    let mut run = Run::new(SyncTransport::Shm);
+    let mut publish = |run: &mut Run, version: u64| {
+        run.train();
+        let readable = version.checked_sub(1).map(place).into_iter().collect();
+        let publication = run.send(Version { readable, ..run.version(place(version)) });
+        let file = Path::new(&publication.memory.unwrap().dir).join("model.safetensors");
+        fs::metadata(file).unwrap().ino()
+    };
+    let (mut engine, mut slow) = (run.ways(), run.ways());
+    let mut inodes = Vec::new();
+    for version in 0..4 {
+        inodes.push(publish(&mut run, version));
+        let weights = Some(run.weights.clone());
+        assert_eq!(run.receive(&mut engine, version).unwrap(), weights);
+    }
+    assert_eq!((inodes[2], inodes[3]), (inodes[0], inodes[1]));
+    let read = slow.receive(&mut run.store, place(3)).unwrap().unwrap().dir;
+    let before = fs::File::open(read.join("model.safetensors")).unwrap();
+    for version in 4..7 {
+        let inode = publish(&mut run, version);
+        assert_ne!(inode, inodes[3], "version 3 is read");
+        let weights = Some(run.weights.clone());
+        assert_eq!(run.receive(&mut engine, version).unwrap(), weights);
+    }
+    assert_eq!(before.metadata().unwrap().nlink(), 0, "it went as a file of the run");
+    let other = vec![TensorSpec { name: "other".into(), dtype: Dtype::U8, shape: vec![9] }];
+    run.weights = vec![vec![1; 9]];
+    run.specs = other;
+    publish(&mut run, 7);
+    let weights = Some(run.weights.clone());
+    assert_eq!(run.receive(&mut engine, 7).unwrap(), weights, "of another size");
+}

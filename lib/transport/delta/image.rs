@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rayon::prelude::*;
 use slime_exchange::Physical;
 use slime_record::Publication;
 use slime_weights::{WeightDir, checksum};
@@ -82,16 +83,17 @@ impl Image {
         if let Some(other) = others.into_iter().find(|name| !self.tensors.contains_key(*name)) {
             return Err(self.other_tensors(changes, other, "a tensor of its base", "one that is not"));
         }
-        let mut buffer = Vec::new();
-        for (name, tensor) in &mut self.tensors {
-            let Some(chunks) = published.get(name.as_str()).filter(|c| c.len() == tensor.checksums.len())
-            else {
-                let (expected, got) = ("each tensor of its base", "none, or one of another size");
-                let (path, tensor) = (changes.path().to_owned(), name.clone());
-                return Err(Error::Tensors { path, tensor, expected: expected.into(), got: got.into() });
-            };
-            tensor.apply(name, changes, chunks, &mut buffer)?;
-        }
+        let apply = |buffer: &mut Vec<u8>, (name, tensor): (&String, &mut Tensor)| {
+            let chunks = published.get(name.as_str()).filter(|c| c.len() == tensor.checksums.len());
+            let chunks = chunks.ok_or_else(|| Error::Tensors {
+                path: changes.path().to_owned(),
+                tensor: name.clone(),
+                expected: "each tensor of its base".to_owned(),
+                got: "none, or one of another size".to_owned(),
+            })?;
+            tensor.apply(name, changes, chunks, buffer)
+        };
+        self.tensors.par_iter_mut().try_for_each_init(Vec::new, apply)?;
         (self.place, self.hash) = (place_of(publication), publication.hash);
         Ok(())
     }

@@ -121,10 +121,11 @@ impl Outgoing for InChanges<'_> {
         let width = spec.ok_or_else(refuse)?.dtype.num_bytes();
         let before = self.last.bytes.get_mut(name).ok_or_else(refuse)?;
         let path = || self.delta.run_dir.join(paths::weights(self.version.place));
-        let frame =
-            changes::pack(before, bytes, width).map_err(|source| Error::Write { path: path(), source })?;
+        let (frame, checksum) =
+            rayon::join(|| changes::pack(before, bytes, width), || tensor_checksum(name, bytes));
+        let frame = frame.map_err(|source| Error::Write { path: path(), source })?;
         self.frames.extend(frame.map(|frame| (name.to_owned(), frame)));
-        self.checksums.push(tensor_checksum(name, bytes));
+        self.checksums.push(checksum);
         Ok(())
     }
 

@@ -1,28 +1,31 @@
 //! The way through the memory of a node: weight directories on a tmpfs, which engines of the same node map. What has to
 //! outlive the node's memory goes to disk, too.
 
+mod outgoing;
 pub(crate) mod room;
+mod segment;
 
-use std::fs::{self, DirBuilder};
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use slime_config::{RunDir, Sync, paths};
 use slime_exchange::{Physical, Store};
-use slime_record::{NodeMemory, Publication};
-use slime_weights::{TensorSpec, checksum};
+use slime_record::Publication;
+use slime_weights::checksum;
 
+use self::outgoing::InMemory;
+use self::segment::Segment;
 use crate::disk::Disk;
 use crate::transport::place_of;
-use crate::{DiskReader, DiskWriter, Error, Outgoing, Result, Transport, Version, copy};
+use crate::{DiskReader, Error, Outgoing, Result, Transport, Version, copy};
 
 /// Names the run directory in the folder that its versions have in memory.
 const OWNER: &str = "RUN";
 /// How those folders begin.
 const PREFIX: &str = "slime-run-";
-/// Bytes that side files, headers and the pages of small files may take beyond the tensors.
-const SLACK_BYTES: u64 = 1 << 20;
 
 /// Weight directories in the memory of a node.
 #[derive(Debug)]
@@ -30,12 +33,25 @@ pub(crate) struct Shm {
     run_dir: RunDir,
     disk: Disk,
     memory_dir: PathBuf,
+    /// The sender's: the files of versions that it wrote.
+    segments: BTreeMap<Physical, Segment>,
+    /// One that nobody reads or asks for any more, locked, and the directory where it lies.
+    spare: Option<(Segment, PathBuf)>,
+    /// The receiver's: its hold on the version it took last.
+    held: Option<File>,
 }
 
 impl Shm {
     pub fn new(run_dir: &RunDir, config: &Sync) -> Self {
         let memory_dir = config.memory_dir.clone().into();
-        Self { run_dir: run_dir.clone(), disk: Disk::new(run_dir), memory_dir }
+        Self {
+            run_dir: run_dir.clone(),
+            disk: Disk::new(run_dir),
+            memory_dir,
+            segments: BTreeMap::new(),
+            spare: None,
+            held: None,
+        }
     }
 
     /// The folder of this run's versions; its name tells the run directory.
@@ -72,11 +88,17 @@ impl Shm {
         Ok(folder)
     }
 
-    /// Removes versions that nobody may ask for. Those of a later epoch are a successor's.
-    fn forget(&self, folder: &Path, epoch: u64, readable: &[Physical]) -> Result<()> {
+    /// Removes versions that nobody may ask for, but for one whose file can be written again. Those of a later epoch are a
+    /// successor's.
+    fn forget(&mut self, folder: &Path, epoch: u64, readable: &[Physical]) -> Result<()> {
         for (place, path) in versions(folder)? {
-            if place.epoch <= epoch && !readable.contains(&place) {
-                fs::remove_dir_all(&path).map_err(unwritten(&path))?;
+            if place.epoch > epoch || readable.contains(&place) {
+                continue;
+            }
+            match self.segments.remove(&place).filter(|segment| self.spare.is_none() && segment.lock()) {
+                Some(segment) => self.spare = Some((segment, path)),
+                None if self.spare.as_ref().is_some_and(|(_, spare)| *spare == path) => {}
+                None => fs::remove_dir_all(&path).map_err(unwritten(&path))?,
             }
         }
         Ok(())
@@ -117,16 +139,7 @@ impl Transport for Shm {
     fn begin(&mut self, version: Version) -> Result<Box<dyn Outgoing + '_>> {
         let folder = self.open_folder()?;
         self.forget(&folder, version.place.epoch, &version.readable)?;
-        // What killed processes left half written goes before the room is counted.
-        let dir = folder.join(version.place.to_string());
-        slime_cli::temporary_beside(&dir);
-        let num_bytes: usize = version.tensors.iter().map(TensorSpec::num_bytes).sum();
-        room::check(&folder, num_bytes as u64 + SLACK_BYTES)?;
-        let writer = DiskWriter::create(&dir, version.tensors)?;
-        for (name, bytes) in &version.side_files {
-            writer.add_file(name, bytes)?;
-        }
-        Ok(Box::new(InMemory { shm: self, place: version.place, is_whole: version.is_whole, dir, writer }))
+        Ok(Box::new(InMemory::begin(self, &folder, version)?))
     }
 
     fn keep(&mut self, place: Physical) -> Result<()> {
@@ -144,6 +157,8 @@ impl Transport for Shm {
     }
 
     fn end(&mut self, epoch: u64) -> Result<()> {
+        self.segments.clear();
+        self.spare = None;
         let folder = self.folder()?;
         if !folder.exists() || versions(&folder)?.iter().any(|(place, _)| place.epoch > epoch) {
             return Ok(());
@@ -158,8 +173,8 @@ impl Transport for Shm {
             problem: "transport shm: expected memory, found none".to_owned(),
         })?;
         let dir = PathBuf::from(&memory.dir);
-        let is_here = memory.boot == boot();
-        if is_here && dir.exists() {
+        self.held = if memory.boot == boot() { segment::hold(&dir)? } else { None };
+        if self.held.is_some() {
             DiskReader::open_mapped(&dir, publication)?.verify()?;
             return Ok(Some(dir));
         }
@@ -169,36 +184,5 @@ impl Transport for Shm {
             return Err(Error::OtherNode { version: place, expected, got });
         }
         Ok(on_disk)
-    }
-}
-
-/// A version on its way into memory.
-struct InMemory<'a> {
-    shm: &'a mut Shm,
-    place: Physical,
-    is_whole: bool,
-    dir: PathBuf,
-    writer: DiskWriter,
-}
-
-impl Outgoing for InMemory<'_> {
-    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.writer.write(name, bytes)
-    }
-
-    fn finish(self: Box<Self>) -> Result<Publication> {
-        let Self { shm, place, is_whole, dir, writer } = *self;
-        let path = paths::weights(place);
-        let publication = writer.finish()?.publication(place.version, place.epoch, &path);
-        if is_whole {
-            copy(&dir, &publication, &shm.run_dir.join(&path))?;
-        }
-        let memory = NodeMemory { host: host(), boot: boot(), dir: dir.display().to_string() };
-        Ok(Publication {
-            transport: "shm".to_owned(),
-            path: is_whole.then_some(path),
-            memory: Some(memory),
-            ..publication
-        })
     }
 }
