@@ -114,3 +114,68 @@ pub fn check_servers(config: &RunConfig) -> Result<(), Failure> {
     let name = config.sync.transport.as_str();
     Err(Failure::usage(format!("--engine: servers read versions from disk, and sync.transport is {name}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use slime_exchange::FsStore;
+
+    use super::*;
+
+    fn intake() -> (tempfile::TempDir, FsStore, Intake) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FsStore::open(dir.path()).unwrap();
+        let intake = Intake::new(&RunConfig::default(), &RunDir::new(dir.path()), "replica.0".to_owned());
+        (dir, store, intake)
+    }
+
+    const PLACE: Physical = Physical { version: 3, epoch: 1 };
+
+    #[test]
+    fn a_broken_version_ends_an_idle_engine_and_leaves_a_busy_one_at_work() {
+        let (_dir, _store, mut intake) = intake();
+        let broken = || Failure::data("chunk 0: expected checksum 1, got 2");
+        assert!(!intake.is_waiting_for(PLACE));
+        intake.refused(PLACE, broken(), true).unwrap();
+        assert!(intake.is_waiting_for(PLACE) && !intake.is_waiting_for(Physical { version: 4, epoch: 1 }));
+        assert!(!intake.fail(PLACE, Some(broken())), "it is told once");
+        assert_eq!(intake.refused(PLACE, broken(), false).unwrap_err(), broken());
+        // What tore the engine's weights is no matter of the version.
+        let torn = Failure::new(exit::IO, "torn");
+        assert_eq!(intake.refused(PLACE, torn.clone(), true).unwrap_err(), torn);
+    }
+
+    #[test]
+    fn weights_on_another_node_are_waited_for() {
+        let (_dir, _store, mut intake) = intake();
+        let away = || Failure::new(exit::UNAVAILABLE, "expected to run on far");
+        intake.refused(PLACE, away(), false).unwrap();
+        intake.refused(PLACE, away(), false).unwrap();
+        intake.failed.as_mut().unwrap().since -= MOVE_PATIENCE;
+        assert_eq!(intake.refused(PLACE, away(), false).unwrap_err(), away());
+    }
+
+    #[test]
+    fn what_is_taken_is_acknowledged() {
+        let (dir, mut store, mut intake) = intake();
+        intake.missed(PLACE);
+        let received = Received { dir: "w".into(), transport: SyncTransport::Delta, hash: 77 };
+        intake.taken(&mut store, PLACE, &received, Duration::from_millis(250)).unwrap();
+        assert!(!intake.is_waiting_for(PLACE));
+        let text = std::fs::read(dir.path().join("sync/replica.0.json")).unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(
+            told,
+            json!({"version": 3, "epoch": 1, "hash": 77, "transport": "delta", "seconds": 0.25})
+        );
+    }
+
+    #[test]
+    fn servers_are_told_of_versions_on_disk_only() {
+        let mut config = RunConfig::default();
+        check_servers(&config).unwrap();
+        config.sync.transport = SyncTransport::Shm;
+        let failure = check_servers(&config).unwrap_err();
+        assert_eq!(failure.code, 64);
+        assert!(failure.message.ends_with("sync.transport is shm"), "{}", failure.message);
+    }
+}

@@ -12,8 +12,8 @@ use slime_weights::{Dtype, TensorSpec};
 use crate::args::Bench;
 use crate::failure;
 
-/// Bytes of a tensor.
-const TENSOR_BYTES: usize = 16 << 20;
+/// The largest tensor, in units of 2^20 bytes.
+const MAX_TENSOR_MB: u64 = 16;
 /// One value in so many changes between versions by one unit in the last place, as after a step at a learning rate of 1e-6.
 const CHANGE_EVERY: usize = 100;
 
@@ -25,13 +25,15 @@ pub fn bench(args: &Bench) -> Result<(), Failure> {
         })?],
         None => SyncTransport::ALL.to_vec(),
     };
-    let mut weights: Vec<Vec<u8>> = (0..args.size_mb.div_ceil(16) as usize).map(tensor).collect();
-    let spec = |index| TensorSpec {
+    let tensor_mb = args.size_mb.min(MAX_TENSOR_MB);
+    let tensors = 0..args.size_mb.div_ceil(tensor_mb) as usize;
+    let mut weights: Vec<Vec<u8>> = tensors.map(|index| tensor(index, (tensor_mb as usize) << 20)).collect();
+    let spec = |(index, bytes): (usize, &Vec<u8>)| TensorSpec {
         name: format!("tensor.{index}"),
         dtype: Dtype::BF16,
-        shape: vec![TENSOR_BYTES / 2],
+        shape: vec![bytes.len() / 2],
     };
-    let specs: Vec<TensorSpec> = (0..weights.len()).map(spec).collect();
+    let specs: Vec<TensorSpec> = weights.iter().enumerate().map(spec).collect();
     let root = temporary(&args.dir)?;
     let mut held = weights.clone();
     let num_bytes: usize = weights.iter().map(Vec::len).sum();
@@ -82,9 +84,9 @@ fn ceiling(
 }
 
 /// Tensor `index`, of values that do not repeat.
-fn tensor(index: usize) -> Vec<u8> {
-    let value = |at: usize| ((index << 24 | at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-    (0..TENSOR_BYTES / 2).flat_map(|at| (value(at) as u16).to_le_bytes()).collect()
+fn tensor(index: usize, num_bytes: usize) -> Vec<u8> {
+    let value = |at: usize| (((index << 24) | at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    (0..num_bytes / 2).flat_map(|at| (value(at) as u16).to_le_bytes()).collect()
 }
 
 /// What a training step changes.
