@@ -58,7 +58,7 @@ pub fn bench(args: &Bench) -> Result<(), Failure> {
         let part = |ceiling: Duration, time: Duration| ceiling.as_secs_f64() / time.as_secs_f64();
         let sent = timed.first().map_or(0, |timed: &Timed| timed.num_bytes);
         print(&format!(
-            "{}\t{:.2}\t{:.2}\t{:.2}\t{:.2}\t{sent}",
+            "{}\t{:.3}\t{:.3}\t{:.3}\t{:.3}\t{sent}",
             transport.as_str(),
             rate(send),
             part(write, send),
