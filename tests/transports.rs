@@ -122,10 +122,9 @@ fn a_stale_run_starts_again_on_a_node_that_lost_its_memory() {
 
 /// The bytes of every tensor of a model.
 fn snapshot(model: &Model) -> Vec<(String, Vec<u8>)> {
-    let params = model.params();
-    let tensors = params.by_storage();
-    let whole = params.whole_tensors(&tensors);
-    whole
+    model
+        .params()
+        .whole_tensors()
         .map(|whole| {
             let (name, tensor) = whole.expect("libtorch gives it");
             let tensor = tensor.expect("this rank holds all").contiguous();
@@ -142,9 +141,8 @@ fn send(
     kind: Kind,
     of: &Model,
 ) -> Vec<(String, Vec<u8>)> {
-    let params = of.params();
     let dtype = if kind == Kind::BFloat16 { Dtype::BF16 } else { Dtype::F32 };
-    let specs = params.tensor_specs(&params.by_storage()).into_iter();
+    let specs = of.params().whole_tensors().specs().into_iter();
     let place = Physical { version, epoch: 1 };
     let outgoing = Version {
         place,
@@ -189,8 +187,8 @@ fn scrambled_engines_hold_what_the_trainer_sent_bit_by_bit() {
         for version in 0..4 {
             let sent = send(&mut trainer, &mut store, version, kind, &policy);
             tch::no_grad(|| {
-                for (_, mut tensor) in served.params().by_storage() {
-                    let _ = tensor.fill_(f64::NAN);
+                for (_, tensor) in served.params().iter() {
+                    let _ = tensor.shallow_clone().fill_(f64::NAN);
                 }
             });
             assert!(snapshot(&served) != sent, "scrambled");
@@ -200,10 +198,10 @@ fn scrambled_engines_hold_what_the_trainer_sent_bit_by_bit() {
             served.params_mut().update_from(&weights).expect("of this model");
             assert!(snapshot(&served) == sent, "{way:?} {name}: version {version} differs");
             tch::no_grad(|| {
-                for (_, mut tensor) in policy.params().by_storage() {
+                for (_, tensor) in policy.params().iter() {
                     // A step that moves some values of bf16 and keeps others.
-                    let step = tch::Tensor::randn_like(&tensor) * 3e-4;
-                    let _ = tensor.g_add_(&step);
+                    let step = tensor.randn_like() * 3e-4;
+                    let _ = tensor.shallow_clone().g_add_(&step);
                 }
             });
         }

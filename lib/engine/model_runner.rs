@@ -397,16 +397,15 @@ mod tests {
     #[test]
     fn weights_of_another_model_are_refused_before_anything_is_overwritten() {
         let mut runner = ModelRunner::load(&dir("llama"), Kind::Float, Device::Cpu).unwrap();
-        let before = runner.model.params().by_storage();
-        let before: Vec<Tensor> = before.iter().map(|(_, tensor)| tensor.copy()).collect();
+        let before: Vec<Tensor> = runner.model.params().iter().map(|(_, tensor)| tensor.copy()).collect();
         let folder = tempfile::tempdir().unwrap();
         for other in ["llama_tied", "qwen3", "glm4"] {
             let error = runner.reload(&dir(other)).unwrap_err();
             assert!(matches!(error, Error::Model { exit_code: 65, .. }), "{other}: {error}");
         }
         assert_eq!(runner.reload(folder.path()).unwrap_err().exit_code(), 66);
-        let after = runner.model.params().by_storage();
-        assert!(after.iter().zip(&before).all(|((_, after), before)| after.equal(before)));
+        let after = runner.model.params().iter();
+        assert!(after.zip(&before).all(|((_, after), before)| after.equal(before)));
     }
 
     #[test]
