@@ -204,9 +204,8 @@ impl Error {
             | Self::Changes { .. } => 65,
             Self::OtherNode { .. } => 69,
             Self::Write { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 77,
-            Self::NoRoom { .. } | Self::Write { .. } => 74,
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => 66,
-            Self::Read { .. } => 74,
+            Self::NoRoom { .. } | Self::Write { .. } | Self::Read { .. } => 74,
         }
     }
 }

@@ -375,7 +375,7 @@ fn publications_of_other_places_and_outside_the_run_are_refused() {
 fn the_file_of_a_version_that_nobody_reads_is_written_again_and_one_that_is_read_never() {
     use std::os::unix::fs::MetadataExt;
     let mut run = Run::new(SyncTransport::Shm);
-    let mut publish = |run: &mut Run, version: u64| {
+    let publish = |run: &mut Run, version: u64| {
         run.train();
         let readable = version.checked_sub(1).map(place).into_iter().collect();
         let publication = run.send(Version { readable, ..run.version(place(version)) });

@@ -1,7 +1,7 @@
 //! The ways of the weights against plain copies of the same bytes, and versions in changes against whole ones where the link
-//! is slow, after steps of AdamW at the learning rate of reinforcement learning.
+//! is slow, after steps of `AdamW` at the learning rate of reinforcement learning.
 //!
-//! `cargo bench -p slime-transport --bench sync`; SYNC_PARAMS (million) and SYNC_REPEATS set the size. Everything lies in
+//! `cargo bench -p slime-transport --bench sync`; `SYNC_PARAMS` (million) and `SYNC_REPEATS` set the size. Everything lies in
 //! /dev/shm, so that no disk hides what the ways themselves cost; a link is added as bytes over its rate.
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -17,7 +17,7 @@ use slime_weights::{Dtype, TensorSpec};
 const TENSOR_LEN: usize = 8 << 20;
 /// The spread of initial weights, about that of trained projections.
 const WEIGHT_STD: f32 = 0.02;
-/// AdamW's settings, as `[train]` has them by default.
+/// `AdamW`'s settings, as `[train]` has them by default.
 const LR: f32 = 1e-6;
 const BETA1: f32 = 0.9;
 const BETA2: f32 = 0.98;
@@ -118,7 +118,7 @@ fn median(timed: &[Timed]) -> Timed {
     sorted[sorted.len() / 2]
 }
 
-/// Masters and moments of AdamW, and gradients that are noise around a direction of their own, as those of policy gradients are.
+/// Masters and moments of `AdamW`, and gradients that are noise around a direction of their own, as those of policy gradients are.
 struct Trainer {
     masters: Vec<f32>,
     moments: Vec<(f32, f32)>,

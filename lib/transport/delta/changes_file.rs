@@ -22,7 +22,9 @@ pub fn write(dir: &Path, frames: &[(String, Vec<u8>)]) -> Result<()> {
     };
     let specs: Vec<TensorSpec> = frames.iter().map(spec).collect();
     let mut bytes = header(&specs);
-    frames.iter().for_each(|(_, frame)| bytes.extend_from_slice(frame));
+    for (_, frame) in frames {
+        bytes.extend_from_slice(frame);
+    }
     let writer = WeightWriter::create(dir, Vec::new(), usize::MAX)?;
     writer.add_file(NAME, &bytes)?;
     writer.finish()?;

@@ -81,7 +81,12 @@ impl Image {
             publication.tensors.iter().map(|tensor| (&*tensor.name, &*tensor.chunks)).collect();
         let others = published.keys().copied().chain(changes.names());
         if let Some(other) = others.into_iter().find(|name| !self.tensors.contains_key(*name)) {
-            return Err(self.other_tensors(changes, other, "a tensor of its base", "one that is not"));
+            return Err(Error::Tensors {
+                path: changes.path().to_owned(),
+                tensor: other.to_owned(),
+                expected: "a tensor of its base".to_owned(),
+                got: "one that is not".to_owned(),
+            });
         }
         let apply = |buffer: &mut Vec<u8>, (name, tensor): (&String, &mut Tensor)| {
             let chunks = published.get(name.as_str()).filter(|c| c.len() == tensor.checksums.len());
@@ -97,11 +102,6 @@ impl Image {
         (self.place, self.hash) = (place_of(publication), publication.hash);
         Ok(())
     }
-
-    fn other_tensors(&self, changes: &ChangesFile, tensor: &str, expected: &str, got: &str) -> Error {
-        let (path, tensor) = (changes.path().to_owned(), tensor.to_owned());
-        Error::Tensors { path, tensor, expected: expected.to_owned(), got: got.to_owned() }
-    }
 }
 
 impl Tensor {
@@ -116,9 +116,7 @@ impl Tensor {
         let num_elements = self.range.len() / self.width;
         let Some(mut told) = changes.changes(name, num_elements, self.width)? else {
             return match (0..chunks.len()).find(|chunk| self.checksums[*chunk] != chunks[*chunk]) {
-                Some(chunk) => {
-                    Err(self.other_bytes(name, changes, chunk, chunks[chunk], self.checksums[chunk]))
-                }
+                Some(chunk) => Err(other_bytes(name, changes, chunk, chunks[chunk], self.checksums[chunk])),
                 None => Ok(()),
             };
         };
@@ -131,7 +129,7 @@ impl Tensor {
             told.apply(start / self.width, buffer).map_err(|reason| changes.broken(name, reason))?;
             let got = checksum(buffer);
             if got != *expected {
-                return Err(self.other_bytes(name, changes, chunk, *expected, got));
+                return Err(other_bytes(name, changes, chunk, *expected, got));
             }
             if got != self.checksums[chunk] {
                 file.write_all_at(buffer, offset).map_err(|source| self.refused(source))?;
@@ -148,11 +146,12 @@ impl Tensor {
     fn refused(&self, source: std::io::Error) -> Error {
         Error::Read { path: self.path.clone(), source }
     }
+}
 
-    fn other_bytes(&self, name: &str, changes: &ChangesFile, chunk: usize, expected: u64, got: u64) -> Error {
-        let (path, tensor) = (changes.path().to_owned(), name.to_owned());
-        Error::Checksum { path, tensor, chunk, expected, got }
-    }
+/// The error of a chunk that does not become what was published.
+fn other_bytes(name: &str, changes: &ChangesFile, chunk: usize, expected: u64, got: u64) -> Error {
+    let (path, tensor) = (changes.path().to_owned(), name.to_owned());
+    Error::Checksum { path, tensor, chunk, expected, got }
 }
 
 impl Drop for Image {

@@ -65,43 +65,12 @@ impl Delta {
             if self.image.as_ref().is_some_and(|image| image.is(place, base.hash)) {
                 break;
             }
-            match self.base(store, publication, place, *base)? {
+            match find_base(store, publication, place, *base)? {
                 Some(base) => chain.push(base),
                 None => return Ok(None),
             }
         }
         Ok(Some(chain))
-    }
-
-    /// The publication of a base, which was published before what builds on it: where it cannot be seen, `publication` is
-    /// gone as well, or there is a gap.
-    fn base(
-        &self,
-        store: &mut dyn Store,
-        publication: &Publication,
-        place: Physical,
-        base: Base,
-    ) -> Result<Option<Publication>> {
-        let mut pauses = PATIENCE.iter();
-        let found = loop {
-            if let Some(found) = read_publication(store, place)? {
-                break found;
-            }
-            // Reading the folder refreshes what is known of its names.
-            store.list(paths::VERSIONS)?;
-            if !store.exists(&paths::version(place_of(publication)))? {
-                return Ok(None);
-            }
-            let Some(pause) = pauses.next() else {
-                return Err(Error::Gap { version: place_of(publication), base: place });
-            };
-            std::thread::sleep(*pause);
-        };
-        if found.hash != base.hash {
-            let (publication, expected, got) = (paths::version(place), base.hash, found.hash);
-            return Err(Error::Base { publication, expected, got });
-        }
-        Ok(Some(found))
     }
 
     /// Makes the image the first version of the chain, and then each of the others.
@@ -126,6 +95,36 @@ impl Delta {
         }
         Ok(Some(self.image.insert(image).dir().to_owned()))
     }
+}
+
+/// The publication of a base, which was published before what builds on it: where it cannot be seen, `publication` is
+/// gone as well, or there is a gap.
+fn find_base(
+    store: &mut dyn Store,
+    publication: &Publication,
+    place: Physical,
+    base: Base,
+) -> Result<Option<Publication>> {
+    let mut pauses = PATIENCE.iter();
+    let found = loop {
+        if let Some(found) = read_publication(store, place)? {
+            break found;
+        }
+        // Reading the folder refreshes what is known of its names.
+        store.list(paths::VERSIONS)?;
+        if !store.exists(&paths::version(place_of(publication)))? {
+            return Ok(None);
+        }
+        let Some(pause) = pauses.next() else {
+            return Err(Error::Gap { version: place_of(publication), base: place });
+        };
+        std::thread::sleep(*pause);
+    };
+    if found.hash != base.hash {
+        let (publication, expected, got) = (paths::version(place), base.hash, found.hash);
+        return Err(Error::Base { publication, expected, got });
+    }
+    Ok(Some(found))
 }
 
 impl Transport for Delta {

@@ -30,17 +30,13 @@ pub fn begin(delta: &mut Delta, version: Version) -> Result<Box<dyn Outgoing + '
         let is_due = version.is_whole || last.num_since_whole + 1 >= delta.full_interval;
         !is_due && last.tensors == version.tensors
     });
-    match last {
-        Some(last) => {
-            let (frames, checksums) = (Vec::new(), Vec::new());
-            Ok(Box::new(InChanges { delta, version, last, frames, checksums }))
-        }
-        None => {
-            let (tensors, bytes) = (version.tensors.clone(), BTreeMap::new());
-            let on_disk = delta.disk.create(version)?;
-            Ok(Box::new(Whole { delta, on_disk, tensors, bytes }))
-        }
+    if let Some(last) = last {
+        let (frames, checksums) = (Vec::new(), Vec::new());
+        return Ok(Box::new(InChanges { delta, version, last, frames, checksums }));
     }
+    let (tensors, bytes) = (version.tensors.clone(), BTreeMap::new());
+    let on_disk = delta.disk.create(version)?;
+    Ok(Box::new(Whole { delta, on_disk, tensors, bytes }))
 }
 
 /// A whole version on its way.

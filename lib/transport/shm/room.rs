@@ -17,10 +17,10 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// It is on another kind of file system, or not there.
 pub fn check_memory(dir: &Path) -> Result<()> {
     let found = statfs(dir).map_err(|error| read_error(dir, error))?;
-    if found.f_type as i64 == TMPFS_MAGIC {
+    if found.f_type == TMPFS_MAGIC {
         return Ok(());
     }
-    Err(Error::NotMemory { path: dir.to_owned(), got: found.f_type as i64 })
+    Err(Error::NotMemory { path: dir.to_owned(), got: found.f_type })
 }
 
 /// Refuses to begin what has no room: `num_bytes` more in `dir`, and in memory where it is there.
@@ -30,7 +30,7 @@ pub fn check_memory(dir: &Path) -> Result<()> {
 pub fn check(dir: &Path, num_bytes: u64) -> Result<()> {
     let found = statvfs(dir).map_err(|error| read_error(dir, error))?;
     let mut free = found.f_bavail * found.f_frsize;
-    if statfs(dir).is_ok_and(|found| found.f_type as i64 == TMPFS_MAGIC) {
+    if statfs(dir).is_ok_and(|found| found.f_type == TMPFS_MAGIC) {
         free = free.min(available_memory().unwrap_or(u64::MAX));
     }
     if num_bytes <= free {
