@@ -5,8 +5,9 @@
 mod tiny_loop;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::OnceLock;
 
 use slime_config::{RunDir, Sync, SyncTransport, paths};
@@ -233,16 +234,26 @@ fn killing(words: &str, n: u32) -> [(&'static str, String); 3] {
     ]
 }
 
+/// How a tool ends by itself.
+fn ended(mut child: Child, run: &Path) -> ExitStatus {
+    let mut status = None;
+    wait_until(run, "the end of a tool", || {
+        status = child.try_wait().expect("our own child");
+        status.is_some()
+    });
+    status.expect("it ended")
+}
+
 /// Kills `victim` before its `n`-th call that touches version 2 or an image, then starts it again; whether it had so many.
 fn killed_at(run: &Path, victim: &'static str, n: u32) -> bool {
     let variables = killing("/000002.e001:.000002.e001:slime-image", n);
     let other = if victim == TRAIN { ROLLOUT } else { TRAIN };
-    let mut child = start_in(victim, &[], run, &variables);
+    let child = start_in(victim, &[], run, &variables);
     let mut tools = vec![Tool { program: other, roles: &[], child: start(other, &[], run) }];
-    let status = child.wait().expect("our own child");
+    let status = ended(child, run);
     let is_killed = !status.success();
     if is_killed {
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{}", log(run));
+        assert_eq!(status.signal(), Some(9), "{}", log(run));
         tools.push(Tool { program: victim, roles: &[], child: start(victim, &[], run) });
     }
     finish(tools, run);
@@ -303,14 +314,14 @@ fn kills_anywhere_lose_and_double_nothing_with_each_way() {
 fn before_version_two(desk: &Desk, name: &str) -> (PathBuf, Tool) {
     let run = desk.run(name, WAYS[1].1, &[]);
     let trainer = Tool { program: TRAIN, roles: &[], child: start(TRAIN, &[], &run) };
-    let mut engine = start_in(ROLLOUT, &[], &run, &killing("weights/000002.e001", 1));
-    assert!(!engine.wait().expect("our own child").success());
+    let engine = start_in(ROLLOUT, &[], &run, &killing("weights/000002.e001", 1));
+    assert!(!ended(engine, &run).success());
     (run, trainer)
 }
 
 /// Starts the engine, which ends by itself; its code, and what it said last.
 fn refusal(run: &Path) -> (Option<i32>, String) {
-    let status = start(ROLLOUT, &[], run).wait().expect("our own child");
+    let status = ended(start(ROLLOUT, &[], run), run);
     let log = log(run);
     (status.code(), log[log.rfind("error: ").unwrap_or(0)..].trim().to_owned())
 }
@@ -351,13 +362,12 @@ fn a_second_trainer_is_refused_and_one_that_takes_over_ends_the_first() {
     let calm = calm(&desk);
     for (way, sets) in WAYS {
         let run = desk.run(way, sets, &[]);
-        let mut first = start(TRAIN, &[], &run);
+        let first = start(TRAIN, &[], &run);
         wait_until(&run, "version 0", || run.join("version/000000.e001.json").exists());
-        let status = start(TRAIN, &[], &run).wait().expect("our own child");
-        assert_eq!(status.code(), Some(73), "{}", log(&run));
+        assert_eq!(ended(start(TRAIN, &[], &run), &run).code(), Some(73), "{}", log(&run));
         let engine = Tool { program: ROLLOUT, roles: &[], child: start(ROLLOUT, &[], &run) };
         let second = start(TRAIN, &["--takeover"], &run);
-        let code = first.wait().expect("our own child").code();
+        let code = ended(first, &run).code();
         // It may have been over before the second one came.
         assert!(code == Some(75) || code == Some(0), "{way}: {code:?}\n{}", log(&run));
         finish(vec![engine, Tool { program: TRAIN, roles: &["--takeover"], child: second }], &run);
