@@ -289,8 +289,8 @@ fn kills_in_the_middle_of_publishing_and_taking_cost_nothing_but_time() {
 
 #[test]
 #[ignore = "long sweep: tests/run.sh --all"]
-fn kills_at_every_call_of_publishing_and_taking_cost_nothing_but_time() {
-    assert_kills_cost_nothing(1..);
+fn kills_at_every_seventh_call_of_publishing_and_taking_cost_nothing_but_time() {
+    assert_kills_cost_nothing((1..).step_by(7));
 }
 
 #[test]

@@ -182,8 +182,9 @@ fn lead(run: &Path, config: &RunConfig, start: Start, crew: &mut Crew<'_>) -> Re
                     }
                     let wanted = Wanted { place, is_whole, readable };
                     let policy = crew.trainer.policy();
-                    machine.on_saved(write_version(ways.sender(), wanted, policy, origin)?);
-                    crew.observer.updated_weights(place.version, began);
+                    let publication = write_version(ways.sender(), wanted, policy, origin)?;
+                    crew.observer.updated_weights(place.version, publication.num_bytes, began);
+                    machine.on_saved(publication);
                 }
                 TrainerAction::Train { manifest, segments, columns } => {
                     crew.observer.step_came(manifest.step);

@@ -68,6 +68,9 @@ pub struct Publication {
     /// Where they lie in a node's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<NodeMemory>,
+    /// Bytes of tensors, or of what changed in them, that were sent.
+    #[serde(default)]
+    pub num_bytes: u64,
     /// Hash over all tensors; what identifies the weights.
     pub hash: u64,
     /// Checksums per tensor, for a reader that verifies what it reads.

@@ -36,11 +36,12 @@ impl Disk {
 
     /// Begins the weight directory of a version.
     pub fn create(&self, version: Version) -> Result<OnDisk> {
+        let num_bytes = version.num_bytes();
         let writer = DiskWriter::create(self.run_dir.join(paths::weights(version.place)), version.tensors)?;
         for (name, bytes) in &version.side_files {
             writer.add_file(name, bytes)?;
         }
-        Ok(OnDisk { place: version.place, writer })
+        Ok(OnDisk { place: version.place, num_bytes, writer })
     }
 }
 
@@ -71,6 +72,7 @@ impl Transport for Disk {
 #[derive(Debug)]
 pub(crate) struct OnDisk {
     place: Physical,
+    num_bytes: u64,
     writer: DiskWriter,
 }
 
@@ -81,6 +83,7 @@ impl Outgoing for OnDisk {
 
     fn finish(self: Box<Self>) -> Result<Publication> {
         let Physical { version, epoch } = self.place;
-        Ok(self.writer.finish()?.publication(version, epoch, paths::weights(self.place)))
+        let publication = self.writer.finish()?.publication(version, epoch, paths::weights(self.place));
+        Ok(Publication { num_bytes: self.num_bytes, ..publication })
     }
 }

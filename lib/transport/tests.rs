@@ -28,7 +28,7 @@ struct Run {
 
 impl Run {
     fn new(transport: SyncTransport) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let memory = tempfile::tempdir_in("/dev/shm").unwrap();
         let memory_dir = memory.path().display().to_string();
         let config = Sync { transport, full_interval: 4, memory_dir };
@@ -187,6 +187,12 @@ fn changes_are_small_and_whole_versions_come_at_intervals_and_where_they_are_wan
     assert_eq!(whole, [0, 4, 8]);
     let bytes = |path| fs::metadata(path).unwrap().len();
     assert!(bytes(run.file(1, "delta.safetensors")) * 5 < bytes(run.file(0, "model.safetensors")));
+    let told = |version| {
+        let path = run.dir.path().join(paths::version(place(version)));
+        let publication: Publication = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        publication.num_bytes
+    };
+    assert!(told(0) == run.version(place(0)).num_bytes() && (1..told(0) / 5).contains(&told(1)));
     run.train();
     let wanted = Version { is_whole: true, ..run.version(place(9)) };
     assert_eq!(run.send(wanted).base, None);

@@ -24,6 +24,13 @@ pub struct Version {
     pub side_files: Vec<(String, Vec<u8>)>,
 }
 
+impl Version {
+    /// Bytes of its tensors.
+    pub fn num_bytes(&self) -> u64 {
+        self.tensors.iter().map(|spec| spec.num_bytes() as u64).sum()
+    }
+}
+
 /// A way of the weights from the trainer to the engines. Each side has one of its own: what the trainer's keeps to send the
 /// next version, and what an engine's keeps to take it, are different things.
 pub trait Transport: Debug + Send {

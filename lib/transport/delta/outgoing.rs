@@ -80,8 +80,8 @@ struct InChanges<'a> {
 }
 
 impl InChanges<'_> {
-    fn num_bytes(&self) -> usize {
-        self.frames.iter().map(|(_, frame)| frame.len()).sum()
+    fn num_bytes(&self) -> u64 {
+        self.frames.iter().map(|(_, frame)| frame.len() as u64).sum()
     }
 
     /// Sends what the copy now is, where its changes would take as much as it does.
@@ -131,8 +131,8 @@ impl Outgoing for InChanges<'_> {
         if let Some(missing) = self.version.tensors.get(self.checksums.len()) {
             return Err(slime_weights::Error::NoTensor { path: dir, tensor: missing.name.clone() }.into());
         }
-        let num_bytes: usize = self.version.tensors.iter().map(TensorSpec::num_bytes).sum();
-        if self.num_bytes() >= num_bytes {
+        let num_bytes = self.num_bytes();
+        if num_bytes >= self.version.num_bytes() {
             return self.whole();
         }
         let Self { delta, version, last, mut frames, checksums } = *self;
@@ -142,6 +142,7 @@ impl Outgoing for InChanges<'_> {
         let publication = Publication {
             transport: "delta".to_owned(),
             base: Some(last.base),
+            num_bytes,
             ..Digest::new(checksums).publication(version, epoch, path)
         };
         let num_since_whole = last.num_since_whole + 1;

@@ -36,7 +36,7 @@ impl<'a> InMemory<'a> {
         let dir = folder.join(version.place.to_string());
         let writer = WeightWriter::create(&dir, Vec::new(), usize::MAX)?;
         let head = header(&version.tensors);
-        let num_bytes = head.len() + version.tensors.iter().map(TensorSpec::num_bytes).sum::<usize>();
+        let num_bytes = head.len() + version.num_bytes() as usize;
         let path = writer.temporary().join(NAME);
         let mut segment = if let Some(segment) = shm.recycle(&path, num_bytes)? {
             segment
@@ -94,6 +94,7 @@ impl Outgoing for InMemory<'_> {
             transport: "shm".to_owned(),
             path: is_whole.then_some(path),
             memory: Some(memory),
+            num_bytes: tensors.iter().map(|spec| spec.num_bytes() as u64).sum(),
             ..publication
         })
     }
