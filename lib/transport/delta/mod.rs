@@ -60,8 +60,13 @@ impl Delta {
     /// from the last whole one. None where it is gone.
     fn chain(&self, store: &mut dyn Store, publication: &Publication) -> Result<Option<Vec<Publication>>> {
         let mut chain = vec![publication.clone()];
-        while let Some(Publication { base: Some(base), .. }) = chain.last() {
+        while let Some(Publication { base: Some(base), version, epoch, .. }) = chain.last() {
             let place = Physical { version: base.version, epoch: base.epoch };
+            if base.version >= *version {
+                let publication = paths::version(Physical { version: *version, epoch: *epoch });
+                let problem = format!("base: expected an earlier version, got {place}");
+                return Err(Error::Publication { publication, problem });
+            }
             if self.image.as_ref().is_some_and(|image| image.is(place, base.hash)) {
                 break;
             }
