@@ -45,8 +45,8 @@ fn check(tool: &str, program: &str, subcommands: &[&str]) {
     }
 }
 
-const SYNC: [&str; 7] =
-    ["plan", "verify", "push", "preflight", "preflight node", "preflight link", "preflight verdict"];
+const SYNC: [&str; 8] =
+    ["plan", "verify", "push", "bench", "preflight", "preflight node", "preflight link", "preflight verdict"];
 
 #[test]
 fn slime_convert_help_is_the_snapshot() {

@@ -136,3 +136,41 @@ fn plan_refuses_what_does_not_fit_with_a_hint() {
         assert!(output.stdout.is_empty());
     }
 }
+
+fn bench(args: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slime-sync"));
+    command.arg("bench").args(args.split_whitespace()).output().expect("slime-sync starts")
+}
+
+#[test]
+fn bench_measures_every_way_and_leaves_nothing() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let memory = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let place = format!("--dir {} --memory-dir {}", dir.path().display(), memory.path().display());
+    let output = bench(&format!("{place} --size-mb 1 --repeats 1"));
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split('\t').collect()).collect();
+    let ways: Vec<&str> = lines.iter().skip(1).map(|line| line[0]).collect();
+    assert_eq!(ways, ["disk", "delta", "shm"], "{shown}");
+    assert!(
+        lines.iter().skip(1).all(|line| line[1..5].iter().all(|n| n.parse::<f64>().is_ok_and(|n| n >= 0.0)))
+    );
+    let sent: Vec<u64> = lines.iter().skip(1).map(|line| line[5].parse().expect("bytes")).collect();
+    assert!(sent[0] >= 1 << 20 && sent[2] >= 1 << 20 && sent[1] < 1 << 16, "{shown}");
+    for left in [dir.path(), memory.path()] {
+        assert_eq!(fs::read_dir(left).expect("our own folder").count(), 0);
+    }
+    assert_eq!(bench("--transport pigeon").status.code(), Some(64));
+    assert_eq!(bench("--dir /nonexistent").status.code(), Some(66));
+    let output = bench(&format!("{place} --transport shm --memory-dir /proc --size-mb 1"));
+    assert_eq!(output.status.code(), Some(64), "given twice");
+    let output =
+        bench(&format!("--dir {} --transport shm --memory-dir /proc --size-mb 1", dir.path().display()));
+    assert_eq!(output.status.code(), Some(78));
+    assert!(
+        text(&output.stderr).contains("sync.memory_dir /proc: expected a tmpfs"),
+        "{}",
+        text(&output.stderr)
+    );
+}

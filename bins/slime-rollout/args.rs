@@ -18,7 +18,7 @@ use slime_weights::{PlanLayout, dry_run_comment};
     after_help = "\
 Reads:   a weight directory with its tokenizer; prompts as JSON lines (also .zst) or Parquet, or those
          of an environment; with --engine samples of servers, in place of weights; with --follow
-         run.toml and the published weights of the run.
+         run.toml and the published weights of the run, the way they were sent ([sync]).
          Rows with responses (data.kind = \"conversations\" or \"preferences\") need the tokenizer only
 Writes:  samples as JSON lines or Arrow, groups in the order of their prompts (a file gets its name
          when it is complete); with --follow rollout/, eval/, metrics/, trace/ and, as

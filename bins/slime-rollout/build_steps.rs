@@ -13,7 +13,7 @@ use slime_metrics::trace::Span;
 use slime_record::{Manifest, Stages};
 use slime_verifier::RewardSet;
 
-use crate::evaluate::Evaluator;
+use crate::evaluate::{Evaluated, Evaluator};
 use crate::failure;
 use crate::follow::{Polled, patient};
 use crate::judge_groups::{Policy, REWARD};
@@ -118,8 +118,10 @@ impl Builder {
 
     /// One step of the evaluation that is under way.
     pub fn step(&mut self, store: &mut dyn Store) -> Result<(), Failure> {
-        if let Some(place) = self.evaluator.step(store, &mut self.metrics)? {
-            self.machine.on_evaluated(place);
+        match self.evaluator.step(store, &mut self.metrics)? {
+            Some(Evaluated::Whole(place)) => self.machine.on_evaluated(place),
+            Some(Evaluated::Missed(place)) => self.machine.on_evaluation_missed(place),
+            None => {}
         }
         Ok(())
     }

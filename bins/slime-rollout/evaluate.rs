@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slime_cli::Failure;
 use slime_config::{Eval, Kind, RunConfig, RunDir, paths};
@@ -11,14 +11,25 @@ use slime_environment::{Prompt, eval_source};
 use slime_exchange::{Physical, Store};
 use slime_record::{Column, ColumnValues, Sample, encode_segment};
 use slime_tokenizer::Tokenizer;
+use slime_transport::Ways;
 use slime_verifier::RewardSet;
 
 use crate::failure;
-use crate::replicate::weights_of;
 use crate::sampler::{GroupId, Purpose, Sampler};
 use crate::tokens_ahead::{TokensAhead, Upcoming};
 use crate::write_metrics::Metrics;
 use crate::write_samples;
+
+/// How long weights that are due may stay away.
+const MISSING_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How the evaluation of a version ended.
+pub enum Evaluated {
+    /// Its last set is written.
+    Whole(Physical),
+    /// Its weights are not there.
+    Missed(Physical),
+}
 
 /// Keeps the random numbers of evaluations apart from those of training.
 const EVAL_SEED: u64 = 0x6576_616C;
@@ -57,11 +68,15 @@ pub fn prompts_of(
 pub struct Evaluator {
     config: RunConfig,
     run_dir: RunDir,
+    /// Of the version that is being evaluated.
+    ways: Option<Ways>,
     num_steps: u64,
     tokenizer: Option<Arc<Tokenizer>>,
     /// Of every set.
     rewards: BTreeMap<String, RewardSet>,
     place: Option<Physical>,
+    /// Since when the weights that are due are not there.
+    missing_since: Option<Instant>,
     due: VecDeque<String>,
     running: Option<Running>,
 }
@@ -87,10 +102,12 @@ impl Evaluator {
         Ok(Self {
             config: config.clone(),
             run_dir: run_dir.clone(),
+            ways: None,
             num_steps,
             tokenizer: None,
             rewards,
             place: None,
+            missing_since: None,
             due: VecDeque::new(),
             running: None,
         })
@@ -117,26 +134,23 @@ impl Evaluator {
         Ok(())
     }
 
-    /// One step of the engine; the version when its last set is written.
+    /// One step of the engine; how the evaluation of the version ended when it has.
     pub fn step(
         &mut self,
         store: &mut dyn Store,
         metrics: &mut Metrics,
-    ) -> Result<Option<Physical>, Failure> {
+    ) -> Result<Option<Evaluated>, Failure> {
         let Some(place) = self.place else { return Ok(None) };
         if self.running.is_none() {
             let Some(set) = self.due.pop_front() else {
-                self.place = None;
-                return Ok(Some(place));
+                (self.place, self.ways) = (None, None);
+                return Ok(Some(Evaluated::Whole(place)));
             };
-            let dir = weights_of(store, &self.run_dir, place)?;
-            let gone = || {
-                Failure::new(
-                    slime_cli::exit::NO_INPUT,
-                    format!("weights {place} are gone before their evaluation"),
-                )
-            };
-            self.running = self.load(place, &dir.ok_or_else(gone)?, set)?;
+            let ways = self.ways.get_or_insert_with(|| Ways::new(&self.run_dir, &self.config.sync));
+            let received = ways.receive(store, place).map_err(failure!())?;
+            let Some(received) = received else { return self.miss(place).map(Some) };
+            self.missing_since = None;
+            self.running = self.load(place, &received.dir, set)?;
         }
         let Some(running) = &mut self.running else { return Ok(None) };
         while running.sampler.has_room()
@@ -156,6 +170,18 @@ impl Evaluator {
             metrics.evaluation_span(place.version, &running.set, running.began);
         }
         Ok(None)
+    }
+
+    /// Gives a version up whose weights are gone. A trainer that starts again publishes those of its checkpoint anew; what
+    /// stays away is an error.
+    fn miss(&mut self, place: Physical) -> Result<Evaluated, Failure> {
+        let since = *self.missing_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > MISSING_PATIENCE {
+            let message = format!("weights {place} are gone before their evaluation");
+            return Err(Failure::new(slime_cli::exit::NO_INPUT, message));
+        }
+        (self.place, self.ways) = (None, None);
+        Ok(Evaluated::Missed(place))
     }
 
     /// The engine and the prompts of a set.

@@ -23,6 +23,7 @@ mod replicate;
 mod sampler;
 mod score;
 mod serve;
+mod take_weights;
 mod tokens_ahead;
 mod write_metrics;
 mod write_rows;

@@ -1,7 +1,6 @@
 //! The replica's role: generates what the step builder assigned, with the weights it asked for; or replays it, where
 //! responses are recorded, without weights.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,9 +8,9 @@ use slime_cli::Failure;
 use slime_config::{Order, Partial, RunConfig, RunDir, paths};
 use slime_exchange::{ArrowFormat, Physical, Replica, ReplicaAction, ReplicaConfig, Store};
 use slime_metrics::Profile;
-use slime_record::{Provenance, Publication};
+use slime_record::Provenance;
 use slime_tokenizer::Tokenizer;
-use slime_transport::DiskReader;
+use slime_transport::Received;
 
 use crate::args::Engines;
 use crate::failure;
@@ -19,6 +18,7 @@ use crate::follow::{Polled, patient};
 use crate::observe::Observer;
 use crate::replay::Replayer;
 use crate::sampler::{GroupId, Purpose, Sampler};
+use crate::take_weights::{Intake, check_servers};
 use crate::tokens_ahead::TokensAhead;
 use crate::{read_prompts, read_samples, write_samples};
 
@@ -38,7 +38,7 @@ pub struct Replicator {
     /// In place of an engine, where responses are recorded.
     replayer: Option<Replayer>,
     config: RunConfig,
-    run_dir: RunDir,
+    intake: Intake,
     tokenizer: Arc<Tokenizer>,
     ahead: TokensAhead,
     observer: Observer,
@@ -102,6 +102,9 @@ impl Replicator {
         if is_recorded && !engines.engine.is_empty() {
             return Err(Failure::usage("--engine: recorded responses (data.kind) are not sampled"));
         }
+        if !engines.engine.is_empty() {
+            check_servers(&config)?;
+        }
         let sampler = (!engines.engine.is_empty())
             .then(|| Sampler::connect(engines, &config, &tokenizer))
             .transpose()?;
@@ -112,11 +115,11 @@ impl Replicator {
         let machine = Replica::start(store, replica_config, format).map_err(failure!())?;
         let observer = Observer::start(run_dir, &config, index, machine.incarnation(), profile);
         let replayer = is_recorded.then(|| Replayer::new(&config, tokenizer.clone())).transpose()?;
-        let run_dir = run_dir.clone();
+        let intake = Intake::new(&config, run_dir, paths::replica(index));
         let mut sampler = sampler;
         sampler.iter_mut().filter(|_| observer.wants_timings()).for_each(|s| s.engine.keep_timings());
         let ahead = TokensAhead::start(tokenizer.clone(), &config.data);
-        Ok(Self { machine, sampler, replayer, config, run_dir, tokenizer, ahead, observer, goes_on })
+        Ok(Self { machine, sampler, replayer, config, intake, tokenizer, ahead, observer, goes_on })
     }
 
     /// Ends after sealing what is finished.
@@ -144,10 +147,16 @@ impl Replicator {
             self.observer.sealed(self.machine.num_sealed() - num_sealed, began);
         }
         for action in actions {
-            found.has_acted = true;
+            found.has_acted |= match action {
+                ReplicaAction::Load { place } => !self.intake.is_waiting_for(place),
+                _ => true,
+            };
             match action {
                 // Recorded responses are the same under all weights.
                 ReplicaAction::Load { place } if self.replayer.is_some() => self.machine.on_loaded(place),
+                ReplicaAction::Load { place } if self.intake.is_waiting_for(place) => {
+                    self.machine.on_load_failed();
+                }
                 ReplicaAction::Load { place } => self.load(store, place)?,
                 ReplicaAction::Prepare { step, group, attempt, prompt } => {
                     if self.replayer.is_none() {
@@ -219,57 +228,37 @@ impl Replicator {
     /// Weights that vanished were pruned: the machine asks for others.
     fn load(&mut self, store: &mut dyn Store, place: Physical) -> Result<(), Failure> {
         let began = Instant::now();
-        let Some(dir) = weights_of(store, &self.run_dir, place)? else {
-            tracing::warn!("weights {place} are not published any more");
-            self.machine.on_load_failed();
-            return Ok(());
-        };
-        let loaded = if let Some(sampler) = &mut self.sampler {
-            sampler.reload(&dir, place.version)
-        } else {
-            let mut config = self.config.clone();
-            config.model.path = dir.display().to_string();
-            Sampler::load(&config, &self.tokenizer, place.version, Purpose::Training).map(|mut sampler| {
-                if self.observer.wants_timings() {
-                    sampler.engine.keep_timings();
-                }
-                self.sampler = Some(sampler);
-            })
-        };
+        let is_busy = self.sampler.as_ref().is_some_and(|sampler| !sampler.is_idle());
+        let loaded = self.intake.take(store, place).and_then(|received| {
+            received.map(|received| self.put(&received, place.version).map(|()| received)).transpose()
+        });
         match loaded {
-            Ok(()) => {
+            Ok(Some(received)) => {
                 self.machine.on_loaded(place);
+                self.intake.taken(store, place, &received, began.elapsed())?;
                 self.observer.loaded(place.version, began);
+                return Ok(());
             }
-            Err(failure) if failure.code == slime_cli::exit::NO_INPUT => {
-                tracing::warn!("weights {place} are not there: {}", failure.message);
-                self.machine.on_load_failed();
-            }
-            Err(failure) => return Err(failure),
+            Ok(None) => self.intake.missed(place),
+            Err(failure) if failure.code == slime_cli::exit::NO_INPUT => self.intake.missed(place),
+            Err(failure) => self.intake.refused(place, failure, is_busy)?,
         }
+        self.machine.on_load_failed();
         Ok(())
     }
-}
 
-/// Where the weights of a version lie, verified against their publication; `None` when that is gone.
-pub fn weights_of(
-    store: &mut dyn Store,
-    run_dir: &RunDir,
-    place: Physical,
-) -> Result<Option<PathBuf>, Failure> {
-    let path = paths::version(place);
-    let Some(bytes) = store.read(&path).map_err(failure!())? else { return Ok(None) };
-    let publication: Publication =
-        serde_json::from_slice(&bytes).map_err(|error| Failure::data(format!("{path}: {error}")))?;
-    let dir = match &publication.path {
-        Some(path) => run_dir.join(path),
-        None => run_dir.join(paths::weights(place)),
-    };
-    if !dir.exists() {
-        return Ok(None);
+    /// Puts the weights into the engine, which is made when they are its first.
+    fn put(&mut self, received: &Received, version: u64) -> Result<(), Failure> {
+        if let Some(sampler) = &mut self.sampler {
+            return sampler.reload(&received.dir, version);
+        }
+        let mut config = self.config.clone();
+        config.model.path = received.dir.display().to_string();
+        let mut sampler = Sampler::load(&config, &self.tokenizer, version, Purpose::Training)?;
+        if self.observer.wants_timings() {
+            sampler.engine.keep_timings();
+        }
+        self.sampler = Some(sampler);
+        Ok(())
     }
-    if !publication.tensors.is_empty() {
-        DiskReader::open(&dir, &publication).and_then(|reader| reader.verify()).map_err(failure!())?;
-    }
-    Ok(Some(dir))
 }

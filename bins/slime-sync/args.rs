@@ -16,11 +16,11 @@ use crate::preflight::args::Preflight;
     after_help = "\
 Reads:   version/*.json and weights/ of a run directory, or a weight directory; plan reads a
          config.json, preflight the node
-Writes:  a line per version on stdout; the copy of push (under a temporary name, then
-         renamed); preflight writes JSON lines
+Writes:  a line per version and engine on stdout; the copy of push (under a temporary
+         name, then renamed); bench a table; preflight JSON lines
 Example: slime-sync push runs/quickstart /local/weights --version 42
-Exit:    0 ok, 64 usage, 65 corrupt, 66 no input, 69 a node is bad, 73 cannot create,
-         74 I/O, 77 permission, 78 launcher"
+Exit:    0 ok, 64 usage, 65 corrupt, 66 no input, 69 a node is bad or holds the weights
+         elsewhere, 73 cannot create, 74 I/O, 77 permission, 78 launcher"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -34,10 +34,13 @@ pub struct Args {
 pub enum Command {
     /// Shows which trainer rank sends what to which engine rank, from the two layouts alone
     Plan(Plan),
-    /// Reads versions and compares every 16 MiB chunk with its published checksum
+    /// Takes versions as an engine does, compares every 16 MiB chunk with its published checksum, and
+    /// what engines say they hold with what was published
     Verify(Verify),
-    /// Copies a version, verified on the way, to a new weight directory
+    /// Copies a version, whichever way it was sent, verified, to a new weight directory
     Push(Push),
+    /// Measures the ways of the weights here, beside plain copies of the same bytes in the same run
+    Bench(Bench),
     /// Checks nodes and links before the tools of a job start
     #[command(subcommand)]
     Preflight(Preflight),
@@ -51,6 +54,26 @@ pub struct Verify {
     /// Only this version of the run
     #[arg(long)]
     pub version: Option<u64>,
+}
+
+/// `slime-sync bench`.
+#[derive(Debug, clap::Args)]
+pub struct Bench {
+    /// Only this way: disk, delta or shm
+    #[arg(long)]
+    pub transport: Option<String>,
+    /// Folder whose disk is measured; what is written there is removed
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// As sync.memory_dir
+    #[arg(long, default_value = "/dev/shm")]
+    pub memory_dir: PathBuf,
+    /// Megabytes (2^20) of weights
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub size_mb: u64,
+    /// Versions that are sent; the middle one counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub repeats: u64,
 }
 
 /// `slime-sync push`.

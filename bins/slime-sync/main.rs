@@ -1,8 +1,9 @@
-//! slime-sync: looks after the way of the weights: plans it, verifies published versions, pushes them elsewhere, and checks
-//! the nodes of a job before it starts.
+//! slime-sync: looks after the way of the weights: plans and measures it, verifies published versions, pushes them elsewhere,
+//! and checks the nodes of a job before it starts.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod bench;
 mod plan;
 mod preflight;
 mod read_publications;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
             Command::Preflight(command) => preflight::run(&command),
             Command::Plan(command) => plan::run(&command),
             Command::Verify(c) => verify::verify(&c.path, c.version),
+            Command::Bench(command) => bench::bench(&command),
             Command::Push(c) => write_copy::push(&c.run, &c.dst, c.version),
         }
     })

@@ -1,43 +1,84 @@
-//! Verifies the versions of a run, or a weight directory by itself.
+//! Verifies the versions of a run, and which of them its engines say they hold; or a weight directory by itself.
 
 use std::io::Write;
 use std::path::Path;
 
-use slime_cli::Failure;
+use slime_cli::{Failure, exit};
+use slime_config::paths::Physical;
 use slime_config::{HfConfig, RunDir, paths};
-use slime_transport::DiskReader;
+use slime_exchange::FsStore;
+use slime_record::Publication;
+use slime_transport::Ways;
 use slime_weights::{Error, WeightDir, check};
 
 use crate::failure;
-use crate::read_publications::{Published, read_publications};
+use crate::read_publications::{Acknowledged, open_ways, place_of, read_acknowledged, read_publications};
 
-/// Verifies what lies at `path` and prints a line for each version.
+/// Verifies what lies at `path` and prints a line for each version and each engine.
 pub fn verify(path: &Path, version: Option<u64>) -> Result<(), Failure> {
     if !RunDir::new(path).join(paths::VERSIONS).is_dir() && version.is_none() {
         return verify_dir(path);
     }
     let publications = read_publications(path, version)?;
-    let mut first_broken = None;
-    for published in &publications {
-        match verify_version(published) {
-            Ok(line) => print(&format!("{} {line}", published.name()))?,
-            Err(broken) => {
-                print(&format!("{} broken: {}", published.name(), broken.message))?;
-                first_broken.get_or_insert(broken);
-            }
-        }
+    let (mut store, mut ways) = open_ways(path)?;
+    let versions =
+        publications.iter().map(|p| (place_of(p).to_string(), verify_version(p, &mut store, &mut ways)));
+    let mut first_broken = tell(versions)?;
+    if version.is_none() {
+        let engines = read_acknowledged(path)?;
+        let engines =
+            engines.iter().map(|engine| (engine.owner.clone(), verify_engine(engine, &publications)));
+        first_broken = first_broken.or(tell(engines)?);
     }
     first_broken.map_or(Ok(()), Err)
 }
 
-fn verify_version(published: &Published) -> Result<String, Failure> {
-    let Some(dir) = &published.dir else {
-        let same_as = published.publication.same_as;
-        return Ok(same_as.map_or("not on disk".to_owned(), |version| format!("same as {version}")));
-    };
-    let reader = DiskReader::open(dir, &published.publication).map_err(failure)?;
-    let digest = reader.verify().map_err(failure)?;
-    Ok(format!("ok {} tensors {:016x}", digest.tensors.len(), digest.hash))
+/// Prints what was found; gives the first thing that is broken.
+fn tell(found: impl Iterator<Item = (String, Result<String, Failure>)>) -> Result<Option<Failure>, Failure> {
+    let mut first_broken = None;
+    for (name, outcome) in found {
+        match outcome {
+            Ok(line) => print(&format!("{name} {line}"))?,
+            Err(broken) => {
+                print(&format!("{name} broken: {}", broken.message))?;
+                first_broken.get_or_insert(broken);
+            }
+        }
+    }
+    Ok(first_broken)
+}
+
+fn verify_version(
+    publication: &Publication,
+    store: &mut FsStore,
+    ways: &mut Ways,
+) -> Result<String, Failure> {
+    if let Some(version) = publication.same_as {
+        return Ok(format!("same as {version}"));
+    }
+    if ways.receive_published(store, publication).map_err(failure)?.is_some() {
+        let told = publication.base.map_or(String::new(), |base| format!(", changes of {}", base.version));
+        let (num_tensors, transport) = (publication.tensors.len(), &publication.transport);
+        return Ok(format!("ok {num_tensors} tensors {:016x} {transport}{told}", publication.hash));
+    }
+    match &publication.memory {
+        Some(memory) => Ok(format!("gone from the memory of {}", memory.host)),
+        None => Err(Failure::new(exit::NO_INPUT, "its weights are not there")),
+    }
+}
+
+/// An engine holds what was published; a version that was pruned meanwhile cannot be held against anything.
+fn verify_engine(engine: &Acknowledged, publications: &[Publication]) -> Result<String, Failure> {
+    let Acknowledged { version, epoch, hash, .. } = *engine;
+    let place = Physical { version, epoch };
+    match publications.iter().find(|publication| place_of(publication) == place) {
+        Some(publication) if publication.hash != hash => Err(Failure::data(format!(
+            "version {place}: expected the weights {:016x}, got {hash:016x}",
+            publication.hash
+        ))),
+        Some(_) => Ok(format!("holds {place} {hash:016x} by {}, as published", engine.transport)),
+        None => Ok(format!("held {place} {hash:016x} by {}", engine.transport)),
+    }
 }
 
 fn verify_dir(path: &Path) -> Result<(), Failure> {

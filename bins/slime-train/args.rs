@@ -16,8 +16,9 @@ use slime_metrics::Profile;
 Reads:   a weight directory; samples with a \"reward\", as JSON lines or Arrow; with --follow the
          steps of a run
 Writes:  a weight directory with the new policy; with --dump the loss, the gradients and the new
-         weights; with --follow versions, checkpoints, metrics/train.jsonl, trace/ and, as
-         [metrics] says, tensorboard/ and metrics/train.prom of the run
+         weights; with --follow versions (by disk, in changes or through memory, as [sync]
+         says), checkpoints, metrics/train.jsonl, trace/ and, as [metrics] says, tensorboard/
+         and metrics/train.prom of the run
 Example: slime-train --algorithm list
          slime-reward --type number --input samples.jsonl |
              slime-train --config run.toml --output weights/1

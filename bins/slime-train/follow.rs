@@ -11,15 +11,16 @@ use slime_checkpoint::Writer;
 use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain};
 use slime_comm::Communicator;
-use slime_config::{RunConfig, paths};
+use slime_config::{RunConfig, RunDir, paths};
 use slime_exchange::{FsStore, Idle, Physical, Store, TrainerAction, TrainerConfig, refuse_second};
 use slime_trainer::{Scored, StepMetrics, Trainer};
+use slime_transport::Ways;
 
 use crate::observe::{Observer, Trained};
 use crate::read_manifest::read_manifest;
 use crate::share::share;
 use crate::write_metrics::Times;
-use crate::write_version::write_version;
+use crate::write_version::{Wanted, write_version};
 use crate::write_weights::send_weights;
 use crate::{checkpoint, failure};
 
@@ -134,6 +135,7 @@ fn lead(run: &Path, config: &RunConfig, start: Start, crew: &mut Crew<'_>) -> Re
     let num_steps = config.num_steps(None).map_err(failure!())?;
     tracing::info!("epoch {}, continuing at version {} of {num_steps}", machine.epoch(), machine.version());
     crew.give(Work::Begin { epoch: machine.epoch() })?;
+    let mut ways = Ways::new(&RunDir::new(run), &config.sync);
     let mut idle = Idle::default();
     let mut told = Instant::now();
     loop {
@@ -172,14 +174,17 @@ fn lead(run: &Path, config: &RunConfig, start: Start, crew: &mut Crew<'_>) -> Re
                     }
                     machine.on_loaded();
                 }
-                TrainerAction::SaveWeights { place } => {
+                TrainerAction::SaveWeights { place, is_whole, readable } => {
                     enter(Section::Checkpoint);
                     let (began, origin) = (Instant::now(), Path::new(&config.model.path));
                     if crew.trainer.policy().params().parallel().is_some() {
                         crew.give(Work::SendWeights)?;
                     }
-                    machine.on_saved(write_version(run, place, crew.trainer.policy(), origin)?);
-                    crew.observer.updated_weights(place.version, began);
+                    let wanted = Wanted { place, is_whole, readable };
+                    let policy = crew.trainer.policy();
+                    let publication = write_version(ways.sender(), wanted, policy, origin)?;
+                    crew.observer.updated_weights(place.version, publication.num_bytes, began);
+                    machine.on_saved(publication);
                 }
                 TrainerAction::Train { manifest, segments, columns } => {
                     crew.observer.step_came(manifest.step);
@@ -192,7 +197,10 @@ fn lead(run: &Path, config: &RunConfig, start: Start, crew: &mut Crew<'_>) -> Re
                     }
                     machine.on_trained();
                 }
-                TrainerAction::SaveCheckpoint { place } => {
+                TrainerAction::SaveCheckpoint { place, needs } => {
+                    for needed in needs {
+                        ways.sender().keep(needed).map_err(failure!())?;
+                    }
                     let path = paths::checkpoint(place);
                     // What a killed try under the same name left behind is not part of this one.
                     store.remove(&path).map_err(failure!())?;
@@ -200,6 +208,7 @@ fn lead(run: &Path, config: &RunConfig, start: Start, crew: &mut Crew<'_>) -> Re
                 }
                 TrainerAction::Done { is_complete } => {
                     crew.give(Work::Done)?;
+                    ways.end(machine.epoch()).map_err(failure!())?;
                     return end(is_complete, comm);
                 }
             }

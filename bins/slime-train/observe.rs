@@ -76,9 +76,10 @@ impl Observer {
         }
     }
 
-    /// Weights of a version were written, beginning at `began`.
-    pub fn updated_weights(&mut self, version: u64, began: Instant) {
+    /// `num_bytes` of weights of a version were written, beginning at `began`.
+    pub fn updated_weights(&mut self, version: u64, num_bytes: u64, began: Instant) {
         self.times.update_weights += began.elapsed();
+        self.times.num_wire_bytes += num_bytes;
         self.trace.step_span("update_weights", CATEGORY, version, began);
     }
 

@@ -22,6 +22,8 @@ pub struct Times {
     pub wait: Duration,
     /// Of it: writing the weights of the version that the step began with.
     pub update_weights: Duration,
+    /// Bytes of weights that were written for it.
+    pub num_wire_bytes: u64,
     /// Of it: copying the state for checkpoints, and waiting for the one before.
     pub save_model: Duration,
     /// From the copy to the last rank's file of a checkpoint that was written since the step before.
@@ -146,6 +148,7 @@ fn add_times(row: &mut Row, times: Times, report: &Report) {
     ] {
         row.set(name, time.as_secs_f64());
     }
+    row.count("perf/update_weights_wire_bytes", times.num_wire_bytes);
     row.set_some("perf/write_model_time", times.write_model.map(|time| time.as_secs_f64()));
     row.set("perf/wait_time_ratio", ratio(times.wait, step));
 }

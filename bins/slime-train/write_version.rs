@@ -1,38 +1,51 @@
-//! Writes the policy as a version of the run: a weight directory and what its publication says of it.
+//! Sends the policy as a version of the run, the way that its configuration names.
 
 use std::path::Path;
 
 use slime_cli::Failure;
-use slime_config::paths;
 use slime_exchange::Physical;
 use slime_model::Model;
 use slime_record::Publication;
-use slime_transport::DiskWriter;
+use slime_transport::{Transport, Version};
 
 use crate::failure;
 use crate::read_carried::Carried;
 use crate::write_weights::{each_tensor, side_files, specs};
 
-/// Makes `weights/<place>` below `run`, with the files beside the weights in `origin`; on rank 0, to which of a split model
+/// A version that the run wants now.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Its place on the line.
+    pub place: Physical,
+    /// Whether it has to stand by itself on disk.
+    pub is_whole: bool,
+    /// Published versions that a reader may still ask for.
+    pub readable: Vec<Physical>,
+}
+
+/// Sends `model` as the version `wanted`, with the files beside the weights in `origin`; on rank 0, to which of a split model
 /// the others send their parts.
 ///
 /// # Errors
-/// The directory holds something already, or the disk refuses.
+/// Its place holds something already, or there is no room.
 pub fn write_version(
-    run: &Path,
-    place: Physical,
+    sender: &mut dyn Transport,
+    wanted: Wanted,
     model: &Model,
     origin: &Path,
 ) -> Result<Publication, Failure> {
     let params = model.params();
-    let path = paths::weights(place);
     let carried = Carried::of(model, origin)?;
-    let all = [specs(&params.whole_tensors())?, carried.specs.clone()].concat();
-    let mut writer = DiskWriter::create(run.join(&path), all).map_err(failure!())?;
-    each_tensor(params.whole_tensors(), |name, bytes| writer.write(name, bytes).map_err(failure!()))?;
-    carried.write(|name, bytes| writer.write(name, bytes).map_err(failure!()))?;
-    for (name, bytes) in side_files(origin, model.params().kind())? {
-        writer.add_file(&name, &bytes).map_err(failure!())?;
-    }
-    Ok(writer.finish().map_err(failure!())?.publication(place.version, place.epoch, path))
+    let version = Version {
+        place: wanted.place,
+        is_whole: wanted.is_whole,
+        readable: wanted.readable,
+        tensors: [specs(&params.whole_tensors())?, carried.specs.clone()].concat(),
+        side_files: side_files(origin, params.kind())?,
+    };
+    let mut outgoing = sender.begin(version).map_err(failure!())?;
+    let mut write = |name: &str, bytes: &[u8]| outgoing.write(name, bytes).map_err(failure!());
+    each_tensor(params.whole_tensors(), &mut write)?;
+    carried.write(&mut write)?;
+    outgoing.finish().map_err(failure!())
 }

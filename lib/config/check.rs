@@ -17,6 +17,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<()> {
     algorithm_check::check(config)?;
     sources(config)?;
     stage_check::check(config)?;
+    config.sync.check()?;
     metrics(config)?;
     evaluation(config)
 }

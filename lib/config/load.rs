@@ -15,6 +15,7 @@ use crate::parallel::Parallel;
 use crate::rollout::{Reward, Rollout, run_code};
 use crate::run::{Checkpoint, Run, Watchdog};
 use crate::stage::Stage;
+use crate::sync::Sync;
 use crate::train::Train;
 use crate::{check, unknown_key, warning};
 
@@ -55,6 +56,8 @@ pub struct RunConfig {
     pub eval: BTreeMap<String, Eval>,
     /// `[checkpoint]`
     pub checkpoint: Checkpoint,
+    /// `[sync]`
+    pub sync: Sync,
     /// `[watchdog]`
     pub watchdog: Watchdog,
     /// `[metrics]`

@@ -45,6 +45,8 @@ pub const ARCHIVE: &str = "archive";
 pub const COMPLETE: &str = "COMPLETE";
 /// Folder of what people, and the end of the run, say to all tools.
 pub const CONTROL: &str = "control";
+/// Folder of what engines say of the versions they take.
+pub const SYNC: &str = "sync";
 /// The whole run is over.
 pub const DONE: &str = "control/done";
 /// Everybody shall drain.
@@ -116,6 +118,11 @@ pub fn incarnation(owner: &str, incarnation: u64) -> String {
 pub fn heartbeat(owner: &str, incarnation: u64, beat: u64, version: Option<u64>) -> String {
     let version = version.map(|version| format!(".v{version:0DIGITS$}")).unwrap_or_default();
     format!("{HEARTBEATS}/{owner}.{incarnation:0DIGITS$}.{beat:0DIGITS$}{version}")
+}
+
+/// Which version an owner's engine took last, a hint: `sync/replica.2.json`.
+pub fn acknowledgement(owner: &str) -> String {
+    format!("{SYNC}/{owner}.json")
 }
 
 /// The publication of a version: `version/000042.e003.json`.

@@ -4,6 +4,7 @@ use crate::algorithm::{AdvantageEstimator, CorrectionWeight, LossReducer, LossTy
 use crate::data::Kind;
 use crate::load::RunConfig;
 use crate::routing_replay::RoutingReplay;
+use crate::sync::SyncTransport;
 use crate::train::Schedule;
 
 /// When keys have no effect, which, and why.
@@ -173,6 +174,12 @@ pub(crate) fn warnings(config: &RunConfig) -> Vec<String> {
         ),
         (!config.runs_code(), &["reward.sandbox_min"], "no type of reward.types runs code"),
         (constant, &["train.min_lr"], "train.schedule is constant"),
+        (
+            config.sync.transport != SyncTransport::Delta,
+            &["sync.full_interval"],
+            "sync.transport is not delta",
+        ),
+        (config.sync.transport == SyncTransport::Disk, &["sync.memory_dir"], "sync.transport is disk"),
     ];
     rules.extend(of_algorithm(config));
     let mut found = Vec::new();

@@ -78,6 +78,14 @@ pub enum Error {
         /// The exit code of the cause.
         exit_code: u8,
     },
+    /// New weights broke off half-way: what is loaded is of two versions.
+    #[error("{}: {message}; what is loaded is of two versions now", dir.display())]
+    Torn {
+        /// The weight directory.
+        dir: PathBuf,
+        /// What the model said.
+        message: String,
+    },
 }
 
 impl Error {
@@ -90,6 +98,7 @@ impl Error {
             | Self::NonFiniteLogits { .. } => 65,
             Self::CacheTooSmall { .. } | Self::Parameter { .. } => 78,
             Self::Model { exit_code, .. } => *exit_code,
+            Self::Torn { .. } => 74,
         }
     }
 }

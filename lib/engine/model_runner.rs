@@ -59,21 +59,26 @@ impl ModelRunner {
         })
     }
 
-    /// Overwrites the parameters in place with those of `dir`, which must have the same shapes.
+    /// Overwrites the parameters in place with those of `dir`, once all of them are found to be of this model.
     ///
     /// # Errors
-    /// [`Error::Model`]; when reading breaks off half-way, the next load has to replace everything.
+    /// [`Error::Model`] before anything is overwritten, [`Error::Torn`] when reading breaks off half-way: then the next load
+    /// has to replace everything.
     pub fn reload(&mut self, dir: &Path) -> Result<()> {
-        let weights = slime_weights::WeightDir::open(dir).map_err(|error| Error::Model {
+        let refused = |error: slime_weights::Error| Error::Model {
             dir: dir.to_owned(),
             exit_code: error.exit_code(),
             message: error.to_string(),
-        })?;
+        };
+        let weights = slime_weights::WeightDir::open(dir).map_err(refused)?;
+        slime_weights::check(self.model.config(), &weights).map_err(refused)?;
         // Behind the steps that read the old ones.
         let entered = self.stream.map(|stream| stream.enter()).transpose();
         let _entered = entered.map_err(|error| failed(dir, &error.into()))?;
-        self.model.params_mut().update_from(&weights).map_err(|error| failed(dir, &error))?;
-        self.model.pack().map_err(|error| failed(dir, &error))?;
+        let torn =
+            |error: slime_model::Error| Error::Torn { dir: dir.to_owned(), message: error.to_string() };
+        self.model.params_mut().update_from(&weights).map_err(torn)?;
+        self.model.pack().map_err(torn)?;
         dir.clone_into(&mut self.dir);
         Ok(())
     }
@@ -387,6 +392,20 @@ mod tests {
         request.params.keeps_routes = true;
         dense.submit(request).unwrap();
         assert!(run(&mut dense).iter().all(|completion| completion.routed_experts.is_empty()));
+    }
+
+    #[test]
+    fn weights_of_another_model_are_refused_before_anything_is_overwritten() {
+        let mut runner = ModelRunner::load(&dir("llama"), Kind::Float, Device::Cpu).unwrap();
+        let before: Vec<Tensor> = runner.model.params().iter().map(|(_, tensor)| tensor.copy()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        for other in ["llama_tied", "qwen3", "glm4"] {
+            let error = runner.reload(&dir(other)).unwrap_err();
+            assert!(matches!(error, Error::Model { exit_code: 65, .. }), "{other}: {error}");
+        }
+        assert_eq!(runner.reload(folder.path()).unwrap_err().exit_code(), 66);
+        let after = runner.model.params().iter();
+        assert!(after.zip(&before).all(|((_, after), before)| after.equal(before)));
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Evaluations {
         Self { interval, num_steps, at_start, done: BTreeSet::new() }
     }
 
-    /// The oldest published version of the line that is to be evaluated and is not.
+    /// The oldest published version of the line that is to be evaluated and is not, where it was published last.
     pub fn due(&mut self, store: &mut dyn Store, lineage: &Lineage) -> Result<Option<Physical>> {
         if self.interval == 0 {
             return Ok(None);
@@ -47,8 +47,9 @@ impl Evaluations {
         };
         let is_done =
             |version| self.done.iter().any(|done| done.version == version && lineage.is_on_line(*done));
-        lineage
+        let due = lineage
             .published()
-            .find(|place| is_due(place.version) && lineage.is_on_line(*place) && !is_done(place.version))
+            .find(|place| is_due(place.version) && lineage.is_on_line(*place) && !is_done(place.version))?;
+        lineage.locate(due.version)
     }
 }

@@ -149,6 +149,11 @@ pub const TRAIN: &[Name] = &[
         "writing the version that the step began with; part of train_wait_time",
     ),
     name(
+        "perf/update_weights_wire_bytes",
+        "bytes",
+        "tensors of that version, or what changed in them with sync.transport = \"delta\"",
+    ),
+    name(
         "perf/save_model_time",
         "s",
         "copying the state for checkpoints since the step before, while training stands; part of train_wait_time",
@@ -322,7 +327,7 @@ pub const ABSENT: &[(&str, &str)] = &[
     ("perf/{sleep,wake_up}_time", "these phases do not exist"),
     ("perf/non_generation_time/*", "rewards run beside generation: spans of the trace tell their times"),
     ("perf/{request,prefill,decode}/*", "queued, prefill and decode of each sample are spans of the trace"),
-    ("perf/update_weights_{density,wire_bytes}", "weights go whole; their sizes stand in the publication"),
+    ("perf/update_weights_density", "update_weights_wire_bytes tells what the changed values come to"),
     ("multi_turn/*", "samples have one turn"),
 ];
 

@@ -35,7 +35,7 @@ pub use manifest::{
 };
 pub use prompt::PromptContent;
 pub use provenance::{LogProbSpace, Provenance};
-pub use publication::{Epoch, Publication, TensorChecksum};
+pub use publication::{Base, Epoch, NodeMemory, Publication, TensorChecksum};
 pub use row::Row;
 pub use sample::{Sample, SampleId, Status, VersionRun, tokens_hash};
 pub use segment::{MAX_BATCH_BYTES, Segment, decode_segment, encode_segment, read_segment, write_segment};

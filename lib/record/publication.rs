@@ -25,8 +25,30 @@ pub struct TensorChecksum {
     pub chunks: Vec<u64>,
 }
 
-/// Content of `version/000042.e003.json`: the publication of one policy version.
+/// The version whose changes another one tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    /// Its number.
+    pub version: u64,
+    /// The epoch that published it.
+    pub epoch: u64,
+    /// What identifies its weights.
+    pub hash: u64,
+}
+
+/// Where in the memory of a node weights lie.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeMemory {
+    /// The node's name, for messages.
+    pub host: String,
+    /// This start of its system: memory is gone with it.
+    pub boot: String,
+    /// The weight directory.
+    pub dir: String,
+}
+
+/// Content of `version/000042.e003.json`: the publication of one policy version.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Publication {
     /// The policy after this many training steps.
     pub version: u64,
@@ -35,11 +57,20 @@ pub struct Publication {
     /// Earlier version with the same weights, when the step changed nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_as: Option<u64>,
-    /// How the weights travel: `disk` or the name of a device transport.
+    /// How the weights travel: `disk`, `delta`, `shm` or the name of a device transport.
     pub transport: String,
-    /// Weight directory below the run directory, when they are (also) on disk.
+    /// Folder below the run directory, when they are (also) on disk: a weight directory, or one that holds what changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// The version that `path` tells the changes of; none for a whole one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Base>,
+    /// Where they lie in a node's memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<NodeMemory>,
+    /// Bytes of tensors, or of what changed in them, that were sent.
+    #[serde(default)]
+    pub num_bytes: u64,
     /// Hash over all tensors; what identifies the weights.
     pub hash: u64,
     /// Checksums per tensor, for a reader that verifies what it reads.

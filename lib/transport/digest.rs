@@ -36,11 +36,11 @@ impl Digest {
         Publication {
             version,
             epoch,
-            same_as: None,
             transport: "disk".to_owned(),
             path: Some(path.into()),
             hash: self.hash,
             tensors: self.tensors,
+            ..Publication::default()
         }
     }
 }

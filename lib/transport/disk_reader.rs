@@ -1,11 +1,14 @@
-//! Reads the weights of a version from disk with `pread` and verifies every chunk against its publication.
+//! Reads the weights of a version with `pread`, or mapped where they lie in memory, and verifies every chunk against its
+//! publication.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use slime_record::Publication;
+use rayon::prelude::*;
+use slime_record::{Publication, TensorChecksum};
 use slime_weights::{TensorSpec, WeightDir};
 
 use crate::digest::tensor_checksum;
@@ -16,6 +19,8 @@ use crate::{CHUNK_BYTES, Digest, Error, Result};
 pub struct DiskReader {
     weights: WeightDir,
     files: BTreeMap<PathBuf, File>,
+    /// Whether tensors are looked at where they lie instead of being read.
+    is_mapped: bool,
     /// The published checksums by tensor; empty when only the hash of the whole was published.
     checksums: BTreeMap<String, Vec<u64>>,
     hash: u64,
@@ -34,12 +39,20 @@ impl DiskReader {
             files.insert(path.to_owned(), file);
         }
         let checksums = publication.tensors.iter().map(|t| (t.name.clone(), t.chunks.clone())).collect();
-        let reader = Self { weights, files, checksums, hash: publication.hash };
+        let reader = Self { weights, files, is_mapped: false, checksums, hash: publication.hash };
         reader.check_tensors()?;
         Ok(reader)
     }
 
-    /// The tensors of the version, sorted by name.
+    /// The same of a directory that lies in memory: its tensors are not copied.
+    ///
+    /// # Errors
+    /// As [`DiskReader::open`].
+    pub fn open_mapped(dir: impl AsRef<Path>, publication: &Publication) -> Result<Self> {
+        Ok(Self { is_mapped: true, ..Self::open(dir, publication)? })
+    }
+
+    /// The tensors of the version, in the order in which they lie in its files.
     ///
     /// # Errors
     /// Never for an opened version; the type says so for every lookup by name.
@@ -48,24 +61,29 @@ impl DiskReader {
             let info = self.weights.info(name)?;
             Ok(TensorSpec { name: name.to_owned(), dtype: info.dtype, shape: info.shape.clone() })
         };
-        self.weights.names().map(spec).collect()
+        let mut tensors: Vec<TensorSpec> = self.weights.names().map(spec).collect::<Result<_>>()?;
+        tensors.sort_by_cached_key(|spec| {
+            let place = self.weights.place(&spec.name).ok();
+            place.map(|(path, range)| (path.to_owned(), range.start, range.end))
+        });
+        Ok(tensors)
     }
 
     /// The bytes of a tensor, verified.
     ///
     /// # Errors
     /// There is no such tensor, the disk refuses, or the bytes are not those that were published.
-    pub fn tensor(&self, name: &str) -> Result<Vec<u8>> {
-        let (path, range) = self.weights.place(name)?;
-        let mut bytes = vec![0; range.len()];
-        let file = self.files.get(path).ok_or_else(|| Error::Read {
-            path: path.to_owned(),
-            source: std::io::ErrorKind::NotFound.into(),
-        })?;
-        file.read_exact_at(&mut bytes, range.start as u64)
-            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    pub fn tensor(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        let bytes = self.read_any(name)?;
+        self.check(tensor_checksum(name, &bytes))?;
+        Ok(bytes)
+    }
+
+    /// Refuses a tensor that is not what was published.
+    fn check(&self, found: TensorChecksum) -> Result<TensorChecksum> {
+        let name = &found.name;
         if let Some(expected) = self.checksums.get(name) {
-            let got = tensor_checksum(name, &bytes).chunks;
+            let got = &found.chunks;
             if let Some(chunk) = (0..got.len()).find(|i| expected.get(*i) != Some(&got[*i])) {
                 return Err(Error::Checksum {
                     path: self.weights.path().to_owned(),
@@ -76,6 +94,22 @@ impl DiskReader {
                 });
             }
         }
+        Ok(found)
+    }
+
+    fn read_any(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        Ok(if self.is_mapped { self.weights.tensor(name)?.bytes } else { self.read(name)?.into() })
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let (path, range) = self.weights.place(name)?;
+        let mut bytes = vec![0; range.len()];
+        let file = self.files.get(path).ok_or_else(|| Error::Read {
+            path: path.to_owned(),
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        file.read_exact_at(&mut bytes, range.start as u64)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Ok(bytes)
     }
 
@@ -84,10 +118,11 @@ impl DiskReader {
     /// # Errors
     /// The disk refuses, or the first tensor by name that is not what was published.
     pub fn verify(&self) -> Result<Digest> {
-        let mut checksums = Vec::new();
-        for name in self.weights.names() {
-            checksums.push(tensor_checksum(name, &self.tensor(name)?));
-        }
+        let names: Vec<&str> = self.weights.names().collect();
+        let checksums: Vec<Result<_>> =
+            names.par_iter().map(|name| Ok(tensor_checksum(name, &self.read_any(name)?))).collect();
+        // The first by name that is broken, whichever was read first.
+        let checksums = checksums.into_iter().map(|found| self.check(found?)).collect::<Result<_>>()?;
         let digest = Digest::new(checksums);
         if digest.hash == self.hash {
             return Ok(digest);
@@ -135,8 +170,11 @@ mod tests {
         let dir = root.path().join("w");
         let publication = publish(&dir);
         let reader = DiskReader::open(&dir, &publication).unwrap();
-        assert_eq!(reader.tensor("a").unwrap(), [1, 2, 3]);
+        assert_eq!(*reader.tensor("a").unwrap(), [1, 2, 3]);
         assert_eq!(reader.verify().unwrap().hash, publication.hash);
+        let mapped = DiskReader::open_mapped(&dir, &publication).unwrap();
+        assert!(matches!(mapped.tensor("a").unwrap(), Cow::Borrowed([1, 2, 3])));
+        assert_eq!(mapped.verify().unwrap().hash, publication.hash);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use slime_exchange::Physical;
+
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -47,6 +49,100 @@ pub enum Error {
         expected: u64,
         /// The hash of the directory.
         got: u64,
+    },
+    /// The store of the run directory refuses.
+    #[error(transparent)]
+    Store(#[from] slime_exchange::Error),
+    /// A publication does not say what its transport needs.
+    #[error("{publication}: {problem}")]
+    Publication {
+        /// The publication, below the run directory.
+        publication: String,
+        /// What is wrong with it: expected and got.
+        problem: String,
+    },
+    /// A publication names a transport that is none of those known here.
+    #[error("{publication}: transport: expected disk, delta or shm, got {got}")]
+    UnknownTransport {
+        /// The publication, below the run directory.
+        publication: String,
+        /// What it names.
+        got: String,
+    },
+    /// A version is told in changes of one that is not published.
+    #[error("version {version}: expected the published version {base}, whose changes lead to it, found none")]
+    Gap {
+        /// The version.
+        version: Physical,
+        /// What is missing.
+        base: Physical,
+    },
+    /// The published version under a base's name is another one.
+    #[error(
+        "{publication}: expected the weights {expected:016x}, which later versions change, got {got:016x}"
+    )]
+    Base {
+        /// The publication of the base, below the run directory.
+        publication: String,
+        /// The hash that later versions name.
+        expected: u64,
+        /// The hash that was published.
+        got: u64,
+    },
+    /// The changes of a tensor are broken.
+    #[error("{path}: tensor {tensor}: {reason}", path = path.display())]
+    Changes {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// Weights lie in the memory of another node, and not on disk.
+    #[error(
+        "version {version}: expected to run on {expected}, in whose memory it lies, got {got}\nhint: sync.transport = \"disk\" or \"delta\" where engines run on other nodes than the trainer"
+    )]
+    OtherNode {
+        /// The version.
+        version: Physical,
+        /// The node whose memory it is.
+        expected: String,
+        /// This node.
+        got: String,
+    },
+    /// The folder for weights in memory is none.
+    #[error(
+        "sync.memory_dir {path}: expected a tmpfs, got a file system of type {got:#x}\nhint: /dev/shm is one",
+        path = path.display()
+    )]
+    NotMemory {
+        /// The folder.
+        path: PathBuf,
+        /// What `statfs` says of it.
+        got: i64,
+    },
+    /// There is no room for a version.
+    #[error(
+        "{path}: expected room for {expected} bytes, got {got}\nhint: free some, or sync.transport = \"disk\"",
+        path = path.display()
+    )]
+    NoRoom {
+        /// The folder.
+        path: PathBuf,
+        /// What it takes.
+        expected: u64,
+        /// What there is.
+        got: u64,
+    },
+    /// Writing failed.
+    #[error("{path}: cannot write: {source}", path = path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
     },
     /// The layout of ranks is impossible.
     #[error(transparent)]
@@ -95,11 +191,21 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Weights(source) => source.exit_code(),
-            Self::Layout(_) | Self::CutBlock { .. } => 78,
+            Self::Store(source) => source.exit_code(),
+            Self::Layout(_) | Self::CutBlock { .. } | Self::NotMemory { .. } => 78,
             Self::NotCovered { .. } => 70,
-            Self::Checksum { .. } | Self::Tensors { .. } | Self::Identity { .. } => 65,
+            Self::Checksum { .. }
+            | Self::Tensors { .. }
+            | Self::Identity { .. }
+            | Self::Publication { .. }
+            | Self::UnknownTransport { .. }
+            | Self::Gap { .. }
+            | Self::Base { .. }
+            | Self::Changes { .. } => 65,
+            Self::OtherNode { .. } => 69,
+            Self::Write { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 77,
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => 66,
-            Self::Read { .. } => 74,
+            Self::NoRoom { .. } | Self::Write { .. } | Self::Read { .. } => 74,
         }
     }
 }

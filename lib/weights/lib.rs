@@ -28,7 +28,7 @@ pub use gguf_block::BlockType;
 pub use gguf_model::GgufSource;
 pub use plan::{Plan, PlanLayout, StageShare, dry_run_comment, gib};
 pub use quantised::{QuantisedForm, Quantiser};
-pub use safetensors::TensorInfo;
+pub use safetensors::{TensorInfo, header};
 pub use split::{Place, Share, is_of_stage, kv_copies, kv_heads, split};
 pub use storage::{StorageSpec, Transform, ViewSpec};
 pub use weight_dir::{TensorView, WeightDir};

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::unique_keys::UniqueKeys;
-use crate::{Dtype, Error, Result};
+use crate::{Dtype, Error, Result, TensorSpec};
 
 /// The largest header the format allows, in bytes.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -106,6 +106,11 @@ fn read_entry(entry: &Value, data_start: usize) -> Result<(TensorInfo, Range<usi
 /// Bytes of a tensor, unless that overflows.
 pub(crate) fn num_bytes(shape: &[usize], dtype: Dtype) -> Option<usize> {
     shape.iter().try_fold(dtype.num_bytes(), |product, dim| product.checked_mul(*dim))
+}
+
+/// What a safetensors file that holds `tensors` in this order, one behind the other, begins with.
+pub fn header(tensors: &[TensorSpec]) -> Vec<u8> {
+    write_header(&Map::new(), tensors.iter().map(|t| (t.name.as_str(), t.dtype, t.shape.as_slice())))
 }
 
 /// The length prefix and the header of a file that holds `tensors` in this order.

@@ -57,7 +57,7 @@ pub struct WeightWriter {
     /// The tensor that is written next, the bytes of it that are there, and their checksum so far.
     next: usize,
     filled: usize,
-    hash: RunningHash,
+    hash: Option<RunningHash>,
     /// The tensors that are not written yet.
     missing: BTreeSet<usize>,
     hashes: BTreeMap<String, String>,
@@ -107,10 +107,17 @@ impl WeightWriter {
             file: None,
             next: 0,
             filled: 0,
-            hash: RunningHash(Xxh3Default::new()),
+            hash: Some(RunningHash(Xxh3Default::new())),
             hashes: BTreeMap::new(),
             is_owner: false,
         }
+    }
+
+    /// The same writer for a caller that takes checksums of its own: `finish` returns none.
+    #[must_use]
+    pub fn without_hashes(mut self) -> Self {
+        self.hash = None;
+        self
     }
 
     /// Checks that a directory could begin at `target`, for tools that compute for hours before they write it.
@@ -164,9 +171,18 @@ impl WeightWriter {
     /// # Errors
     /// It is not the next one, has another size than announced, or the disk refuses.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.expect(name, bytes.len())?;
+        self.write_part(name, bytes)
+    }
+
+    /// Checks that a tensor of `num_bytes` is the next one.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn expect(&self, name: &str, num_bytes: usize) -> Result<()> {
         match self.tensors.get(self.next) {
-            Some(spec) if spec.num_bytes() == bytes.len() => self.write_part(name, bytes),
-            _ => Err(self.unexpected(name, bytes.len())),
+            Some(spec) if spec.name == name && spec.num_bytes() == num_bytes => Ok(()),
+            _ => Err(self.unexpected(name, num_bytes)),
         }
     }
 
@@ -185,15 +201,19 @@ impl WeightWriter {
         if self.filled == 0 && self.shard_starts.contains(&self.next) {
             self.create_shard()?;
         }
-        self.hash.0.update(bytes);
+        if let Some(hash) = &mut self.hash {
+            hash.0.update(bytes);
+        }
         if let Some((path, file)) = &mut self.file {
             file.write_all(bytes).map_err(Error::write(path))?;
         }
         self.filled += bytes.len();
         if self.filled == num_bytes {
-            self.hashes.insert(name.to_owned(), format!("{:016x}", self.hash.0.digest()));
+            if let Some(hash) = &mut self.hash {
+                self.hashes.insert(name.to_owned(), format!("{:016x}", hash.0.digest()));
+                hash.0.reset();
+            }
             self.missing.remove(&self.next);
-            self.hash.0.reset();
             (self.next, self.filled) = (self.next + 1, 0);
         }
         Ok(())

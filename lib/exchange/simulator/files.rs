@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use slime_config::paths;
+use slime_config::paths::{self, Physical};
 
 use crate::{Bytes, Error, Fill, RawFiles, Result};
 
@@ -53,6 +53,8 @@ pub(super) struct World {
     names: BTreeMap<Rc<str>, Entry>,
     mistaken: BTreeSet<String>,
     delays: BTreeMap<(u32, String), u64>,
+    /// Weights in the memory of the node, which a reboot empties.
+    pub memory: BTreeMap<Physical, Vec<u64>>,
     /// Raw calls of each process: what a metadata server has to answer.
     pub calls: BTreeMap<u32, u64>,
 }
@@ -68,6 +70,7 @@ impl World {
             names: BTreeMap::new(),
             mistaken: BTreeSet::new(),
             delays: BTreeMap::new(),
+            memory: BTreeMap::new(),
             calls: BTreeMap::new(),
         }))
     }

@@ -9,6 +9,7 @@ mod plan;
 mod process;
 mod schedule;
 mod unfinished;
+mod weights;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +34,10 @@ pub(crate) enum Fault {
     JoinBlindly,
     /// A builder that starts does not read what earlier steps say.
     ForgetHistory,
+    /// Pruning takes versions whose changes others tell.
+    BreakChains,
+    /// A checkpoint does not put on disk what its run may ask for.
+    LeaveInMemory,
 }
 
 /// Seeds of the ordinary run; `SLIME_SIM_SEED` runs one alone, `SLIME_SIM_SCHEDULES` sets how many.
@@ -47,7 +52,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn ten_thousand_random_schedules_keep_the_properties() {
     let next = AtomicU64::new(seeds().start);
-    let totals: [AtomicU64; 18] = Default::default();
+    let totals: [AtomicU64; 19] = Default::default();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
@@ -67,6 +72,7 @@ fn ten_thousand_random_schedules_keep_the_properties() {
                                 tally.stops,
                                 tally.saves,
                                 tally.pauses,
+                                tally.reboots,
                                 tokens.trained,
                                 tokens.masked,
                                 tokens.refused,
@@ -94,10 +100,10 @@ fn ten_thousand_random_schedules_keep_the_properties() {
         }
     });
     let [turns, accidents @ ..] = totals.map(AtomicU64::into_inner);
-    let [deaths, zombies, drains, stops, saves, pauses, tokens @ ..] = accidents;
+    let [deaths, zombies, drains, stops, saves, pauses, reboots, tokens @ ..] = accidents;
     eprintln!(
         "{turns} turns, {deaths} deaths, {zombies} zombies, {drains} drains, {stops} stops of the run, \
-         {saves} checkpoints asked for, {pauses} pauses; tokens trained, masked, refused, expired, surplus, carried, \
+         {saves} checkpoints asked for, {pauses} pauses, {reboots} reboots; tokens trained, masked, refused, expired, surplus, carried, \
          trained again, replaced, continued, chosen by a curriculum, of a stage begun by a metric: {tokens:?}"
     );
     let is_short = seeds().count() < 1000;
@@ -158,6 +164,8 @@ fn each_deliberate_mistake_is_noticed() {
         (Fault::IgnorePause, "in a pause"),
         (Fault::JoinBlindly, "computed for other tokens"),
         (Fault::ForgetHistory, "chosen by another history"),
+        (Fault::BreakChains, "is broken"),
+        (Fault::LeaveInMemory, "stuck after"),
     ] {
         let how = noticed(fault).unwrap_or_else(|| panic!("{fault:?} was not noticed"));
         assert!(how.contains(word), "{fault:?} was noticed as: {how}");

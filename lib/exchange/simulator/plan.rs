@@ -7,6 +7,7 @@ use super::Fault;
 use super::files::{Chances, VISIBILITY_MS};
 use super::format::SimPolicy;
 use super::process::Role;
+use super::weights::Way;
 use crate::{BufferOrder, BuilderConfig, Order, ReplicaConfig, RewardWorkerConfig, TrainerConfig};
 
 /// The settings of one schedule.
@@ -20,6 +21,7 @@ pub(super) struct Plan {
     has_fallback: bool,
     pub builder: BuilderConfig,
     pub trainer: TrainerConfig,
+    pub way: Way,
     num_workers: u32,
     continue_on_newer: bool,
     early_abort: bool,
@@ -98,9 +100,15 @@ impl Plan {
         let (num_workers, continue_on_newer) = (rng.random_range(1..=2), rng.random_bool(0.5));
         let early_abort =
             rng.random_bool(0.5) && continue_on_newer && is_arrival && builder.publish_interval == 1;
+        let way = match rng.random_range(0..4) {
+            0 => Way::Delta(rng.random_range(1..=4)),
+            1 => Way::Memory,
+            _ => Way::Disk,
+        };
         Self {
             seed,
             fault,
+            way,
             refuses_all: false,
             has_fallback,
             builder,
@@ -145,6 +153,7 @@ impl Plan {
             beat_ms: 2000,
             ..plan.trainer
         };
+        plan.way = Way::Disk;
         plan.num_workers = 8;
         plan.chances = Chances::default();
         plan.pace = 1000;

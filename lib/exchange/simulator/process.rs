@@ -5,14 +5,16 @@ use std::rc::Rc;
 
 use rand::Rng;
 use slime_config::paths;
-use slime_record::{Publication, SampleId, VersionRun};
+use slime_record::{SampleId, VersionRun};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::Fault;
 use super::files::{SimFiles, Stop, VISIBILITY_MS, World};
 use super::format::{SimFormat, SimPolicy};
 use super::oracle::Oracle;
 use super::plan::Plan;
 use super::unfinished::Before;
+use super::weights::{Sender, forget, keep, take};
 use crate::{
     BuilderAction, ColumnRow, Error, Format, Physical, Replica, ReplicaAction, Result, RewardAction,
     RewardWorker, SampleDigest, SealedStore, StepBuilder, Store, Trainer, TrainerAction,
@@ -40,7 +42,9 @@ enum Machine {
 enum Work {
     Evaluated(Physical),
     Load(Option<Physical>),
-    Save(Physical),
+    Save(Physical, bool),
+    /// Versions to put on disk.
+    Keep(Vec<Physical>),
     Trained(u64),
     /// The place, and the consumed steps at the moment of the copy.
     Checkpoint(Physical, Vec<u64>),
@@ -77,6 +81,7 @@ pub(super) struct Process {
     num_events: u64,
     /// Steps whose training is in the trainer's weights.
     consumed: Vec<u64>,
+    sender: Sender,
     engine: Option<Physical>,
 }
 
@@ -119,6 +124,7 @@ impl Process {
                 works: Vec::new(),
                 num_events: 0,
                 consumed: Vec::new(),
+                sender: Sender::default(),
                 engine: None,
             })),
             Err(error) if files.stopped().is_some() || is_survivable(&error) => Ok(None),
@@ -133,7 +139,7 @@ impl Process {
             self.files.thaw();
         } else {
             self.files.begin();
-            if !self.hand_in(world)? {
+            if !self.hand_in(world, plan)? {
                 return Ok(Turn::Gone);
             }
             self.files.begin();
@@ -209,7 +215,7 @@ impl Process {
         }
     }
 
-    fn hand_in(&mut self, world: &Rc<RefCell<World>>) -> Result<bool> {
+    fn hand_in(&mut self, world: &Rc<RefCell<World>>, plan: &Plan) -> Result<bool> {
         let now_ms = world.borrow().now_ms;
         // A replica that has stopped generates nothing.
         let is_stopped = matches!(&self.machine, Machine::Replica(replica) if replica.is_stopped());
@@ -221,7 +227,7 @@ impl Process {
         let due: Vec<(u64, Work)> = due;
         for (_, work) in due {
             self.num_events += 1;
-            let outcome = self.finish(work, world);
+            let outcome = self.finish(work, world, plan);
             match outcome {
                 Err(error) if self.files.stopped().is_some() || is_survivable(&error) => return Ok(false),
                 outcome => outcome?,
@@ -230,9 +236,15 @@ impl Process {
         Ok(true)
     }
 
-    fn finish(&mut self, work: Work, world: &Rc<RefCell<World>>) -> Result<()> {
+    fn finish(&mut self, work: Work, world: &Rc<RefCell<World>>, plan: &Plan) -> Result<()> {
         match (&mut self.machine, work) {
-            (Machine::Builder(builder), Work::Evaluated(place)) => builder.on_evaluated(place),
+            (Machine::Builder(builder), Work::Evaluated(place)) => {
+                if take(&mut self.store, world, place)? {
+                    builder.on_evaluated(place);
+                } else {
+                    builder.on_evaluation_missed(place);
+                }
+            }
             (Machine::Trainer(trainer), Work::Load(checkpoint)) => {
                 self.consumed = match checkpoint {
                     None => Vec::new(),
@@ -248,19 +260,11 @@ impl Process {
                 };
                 trainer.on_loaded();
             }
-            (Machine::Trainer(trainer), Work::Save(place)) => {
-                let bytes = serde_json::to_vec(&self.consumed).expect("numbers");
-                self.store.seal(&format!("{}/model", paths::weights(place)), &bytes)?;
-                trainer.on_saved(Publication {
-                    version: place.version,
-                    epoch: place.epoch,
-                    same_as: None,
-                    transport: "disk".into(),
-                    path: Some(paths::weights(place)),
-                    hash: xxh3_64(&bytes),
-                    tensors: Vec::new(),
-                });
+            (Machine::Trainer(trainer), Work::Save(place, is_whole)) => {
+                let what = (place, is_whole);
+                trainer.on_saved(self.sender.save(&mut self.store, world, plan.way, what, &self.consumed)?);
             }
+            (Machine::Trainer(_), Work::Keep(needs)) => keep(&mut self.store, world, &needs)?,
             (Machine::Trainer(trainer), Work::Trained(step)) => {
                 self.consumed.push(step);
                 Oracle::check_consumed(&self.consumed);
@@ -272,8 +276,7 @@ impl Process {
                 trainer.on_checkpointed(Oracle::mark(&bytes));
             }
             (Machine::Replica(replica), Work::Swap(place)) => {
-                let path = format!("{}/model", paths::weights(place));
-                if self.store.exists(&path)? {
+                if take(&mut self.store, world, place)? {
                     self.engine = Some(place);
                     replica.on_loaded(place);
                 } else {
@@ -336,14 +339,18 @@ impl Process {
                         TrainerAction::Load { checkpoint } => {
                             add(&mut self.works, 20, Work::Load(checkpoint));
                         }
-                        TrainerAction::SaveWeights { place } => {
-                            add(&mut self.works, 20, Work::Save(place));
+                        TrainerAction::SaveWeights { place, is_whole, readable } => {
+                            forget(&mut world.borrow_mut(), place.epoch, &readable);
+                            add(&mut self.works, 20, Work::Save(place, is_whole));
                         }
                         TrainerAction::Train { manifest, segments, columns } => {
                             oracle.check_trained(plan, &manifest, &segments, &columns);
                             add(&mut self.works, 40, Work::Trained(manifest.step));
                         }
-                        TrainerAction::SaveCheckpoint { place } => {
+                        TrainerAction::SaveCheckpoint { place, needs } => {
+                            // At once, before anything else is published.
+                            let is_kept = plan.fault != Fault::LeaveInMemory;
+                            self.works.extend(is_kept.then_some((0, Work::Keep(needs))));
                             // Takes as long as several steps now and then.
                             add(&mut self.works, 60, Work::Checkpoint(place, self.consumed.clone()));
                         }

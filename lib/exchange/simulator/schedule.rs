@@ -31,6 +31,8 @@ pub(super) struct Tally {
     pub saves: u64,
     /// Pauses.
     pub pauses: u64,
+    /// Moments at which the node lost its memory and all processes.
+    pub reboots: u64,
     /// What became of the tokens.
     pub tokens: Totals,
 }
@@ -59,6 +61,7 @@ pub(super) fn run(plan: &Plan) -> Result<Tally> {
         let luck = run.draw();
         run.stop(&luck);
         run.wish(&luck);
+        run.reboot(&luck);
         run.start_due(luck.now_ms)?;
         if !run.processes.is_empty() {
             run.turn(&luck)?;
@@ -102,6 +105,7 @@ struct Luck {
     is_stop: bool,
     is_save: bool,
     is_pause: bool,
+    is_reboot: bool,
 }
 
 impl Run<'_> {
@@ -113,14 +117,15 @@ impl Run<'_> {
         let (is_double, is_drain) = (rng.random_ratio(1, 600), rng.random_ratio(1, 600));
         let is_stop = rng.random_ratio(1, 4000);
         let (is_save, is_pause) = (rng.random_ratio(1, 400), rng.random_ratio(1, 1500));
+        let is_reboot = rng.random_ratio(1, 3000);
         world.now_ms += passed;
         let is_wild = world.now_ms < self.plan.calm_ms;
         if !is_wild {
             world.chances = Chances { delay_ms: self.plan.chances.delay_ms, ..Chances::default() };
         }
         let (is_double, is_drain, is_stop) = (is_double && is_wild, is_drain && is_wild, is_stop && is_wild);
-        let (is_save, is_pause) = (is_save && is_wild, is_pause && is_wild);
-        Luck { now_ms: world.now_ms, pick, is_double, is_drain, is_stop, is_save, is_pause }
+        let (is_save, is_pause, is_reboot) = (is_save && is_wild, is_pause && is_wild, is_reboot && is_wild);
+        Luck { now_ms: world.now_ms, pick, is_double, is_drain, is_stop, is_save, is_pause, is_reboot }
     }
 
     /// Somebody asks for a checkpoint, or pauses the run for a while.
@@ -138,6 +143,18 @@ impl Run<'_> {
         if self.paused_until_ms.is_some_and(|until_ms| luck.now_ms >= until_ms) {
             self.paused_until_ms = None;
             world.remove_foreign(paths::PAUSE);
+        }
+    }
+
+    /// All processes are gone, and what was in memory with them.
+    fn reboot(&mut self, luck: &Luck) {
+        if !luck.is_reboot {
+            return;
+        }
+        self.tally.reboots += 1;
+        self.world.borrow_mut().memory.clear();
+        while let Some(index) = self.processes.len().checked_sub(1) {
+            self.end(index, luck.now_ms);
         }
     }
 

@@ -8,7 +8,7 @@
 //!     for action in builder.poll(&mut store, &mut policy)? {
 //!         match action {
 //!             Committed { manifest } => log the step,
-//!             Evaluate { place } => { write eval/<place>/<set>/...; builder.on_evaluated(place) }
+//!             Evaluate { place } => { write eval/<place>/<set>/...; on_evaluated(place) or on_evaluation_missed(place) }
 //!             Done => return Ok(()),
 //!         }
 //!     }
@@ -57,7 +57,8 @@ pub enum BuilderAction {
         /// Its manifest.
         manifest: Box<Manifest>,
     },
-    /// Evaluate these weights, then call [`StepBuilder::on_evaluated`].
+    /// Evaluate these weights, then call [`StepBuilder::on_evaluated`] or, when they are not there,
+    /// [`StepBuilder::on_evaluation_missed`].
     Evaluate {
         /// The weights.
         place: Physical,
@@ -268,6 +269,13 @@ impl<F: Format> StepBuilder<F> {
             self.actions.push(BuilderAction::Done);
         }
         Ok(std::mem::take(&mut self.actions))
+    }
+
+    /// The weights of `place` were not there (gone, and published elsewhere soon); it is asked for again while it is due.
+    pub fn on_evaluation_missed(&mut self, place: Physical) {
+        if self.evaluating == Some(place) {
+            self.evaluating = None;
+        }
     }
 
     fn evaluate_due(&mut self, store: &mut dyn Store) -> Result<()> {

@@ -137,16 +137,14 @@ mod tests {
                 }
                 match action {
                     TrainerAction::Load { .. } => trainer.on_loaded(),
-                    TrainerAction::SaveWeights { place } => {
+                    TrainerAction::SaveWeights { place, .. } => {
                         store.seal(&format!("{}/model", paths::weights(place)), b"w").unwrap();
                         trainer.on_saved(Publication {
                             version: place.version,
                             epoch: place.epoch,
-                            same_as: None,
                             transport: "disk".into(),
                             path: Some(paths::weights(place)),
-                            hash: 0,
-                            tensors: Vec::new(),
+                            ..Publication::default()
                         });
                     }
                     TrainerAction::Train { .. } => trainer.on_trained(),
@@ -174,7 +172,7 @@ mod tests {
         let mut trainer = Trainer::start(&mut store, config()).unwrap();
         let mut begun = Vec::new();
         let outcome = drive(&mut trainer, &mut store, |_, action| {
-            if let TrainerAction::SaveCheckpoint { place } = action {
+            if let TrainerAction::SaveCheckpoint { place, .. } = action {
                 begun.push(place.version);
             }
             None::<()>
@@ -226,7 +224,7 @@ mod tests {
         let mut begun = Vec::new();
         drive(&mut trainer, &mut store, |trainer, action| {
             match action {
-                TrainerAction::SaveCheckpoint { place } => begun.push(place.version),
+                TrainerAction::SaveCheckpoint { place, .. } => begun.push(place.version),
                 TrainerAction::Train { .. } if trainer.version() == 1 => std::fs::write(&save, "").unwrap(),
                 _ => {}
             }

@@ -8,9 +8,9 @@
 //!     for action in trainer.poll(&mut store)? {
 //!         match action {
 //!             Load { checkpoint } => { load it, or the import; trainer.on_loaded() or on_load_failed() }
-//!             SaveWeights { place } => { write paths::weights(place); trainer.on_saved(publication) }
+//!             SaveWeights { place, .. } => { write or offer it; trainer.on_saved(publication) }
 //!             Train { manifest, segments, columns } => { one training step; trainer.on_trained() }
-//!             SaveCheckpoint { place } => copy the state, start writing it to paths::checkpoint(place)
+//!             SaveCheckpoint { place, .. } => copy the state, start writing it to paths::checkpoint(place)
 //!             Done { is_complete } => return Ok(()),
 //!         }
 //!     }
@@ -81,6 +81,10 @@ pub enum TrainerAction {
     SaveWeights {
         /// The version to be published.
         place: Physical,
+        /// Whether it is kept beyond what readers need, so that it has to stand by itself on disk.
+        is_whole: bool,
+        /// Published versions that a reader may still ask for; memory of other versions may go.
+        readable: Vec<Physical>,
     },
     /// Train one step, then [`Trainer::on_trained`].
     Train {
@@ -96,6 +100,8 @@ pub enum TrainerAction {
     SaveCheckpoint {
         /// The version.
         place: Physical,
+        /// Published versions that a run which starts from it may ask for: they have to be on disk before.
+        needs: Vec<Physical>,
     },
     /// The run is over, or drained when it is not complete.
     Done {
@@ -137,6 +143,8 @@ pub struct Trainer {
     held: Heartbeats,
     evaluations: Evaluations,
     oldest_steps: BTreeMap<u64, u64>,
+    /// What publications say of the versions whose changes they tell.
+    bases: BTreeMap<Physical, Option<Physical>>,
     /// Steps below are pruned, as far as this incarnation knows.
     first_step: u64,
     wants_save: bool,
@@ -192,6 +200,7 @@ impl Trainer {
                 held: Heartbeats::new(),
                 evaluations: Evaluations::new(config.eval_interval, config.num_steps, config.eval_at_start),
                 oldest_steps: BTreeMap::new(),
+                bases: BTreeMap::new(),
                 first_step: 0,
                 wants_save: false,
                 is_draining: false,
@@ -267,6 +276,7 @@ impl Trainer {
         if let Phase::MustPublish(publication) = &self.phase {
             // The name carries the epoch, so a lost race is an earlier try of this same trainer.
             store.commit(&paths::version(self.place()), &to_json(&**publication))?;
+            self.bases.insert(self.place(), prune::base_of(publication));
             self.phase = if self.is_checkpoint_due() { Phase::MustCheckpoint } else { Phase::Waiting };
         }
         self.complete_checkpoint(store)?;
@@ -296,13 +306,16 @@ impl Trainer {
                 TrainerAction::Load { checkpoint }
             }
             Phase::MustSave => {
+                let readable = self.readable(store)?;
                 self.phase = Phase::Saving;
-                TrainerAction::SaveWeights { place: self.place() }
+                let is_whole = self.is_kept(self.version) || self.version == self.config.num_steps;
+                TrainerAction::SaveWeights { place: self.place(), is_whole, readable }
             }
             Phase::MustCheckpoint if self.writing.is_some() => return Ok(Vec::new()),
             Phase::MustCheckpoint => {
+                let needs = self.needed(store)?;
                 self.phase = Phase::Waiting;
-                TrainerAction::SaveCheckpoint { place: self.begin_checkpoint() }
+                TrainerAction::SaveCheckpoint { place: self.begin_checkpoint(), needs }
             }
             Phase::Waiting => {
                 let control = Control::read(store)?;

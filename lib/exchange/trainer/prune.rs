@@ -1,8 +1,18 @@
 //! Pruning: removes what no checkpoint that may still be started from, and no reader, names any more.
 
+use std::collections::BTreeSet;
+
+use slime_record::Publication;
+
 use super::Trainer;
+use crate::segment::from_json;
 use crate::{Heartbeat, Physical, Result, Store};
 use slime_config::paths;
+
+/// The version whose changes a publication tells.
+pub(super) fn base_of(publication: &Publication) -> Option<Physical> {
+    publication.base.map(|base| Physical { version: base.version, epoch: base.epoch })
+}
 
 impl Trainer {
     /// Removes checkpoints beyond those kept, and versions and steps older than all of them need. Of a step its
@@ -58,16 +68,54 @@ impl Trainer {
             } else {
                 let path = paths::manifest(step);
                 let Some(bytes) = store.read(&path)? else { return Ok(None) };
-                crate::segment::from_json::<slime_record::Manifest>(&path, &bytes)?.oldest_step()
+                from_json::<slime_record::Manifest>(&path, &bytes)?.oldest_step()
             };
             oldest = oldest.min(found);
         }
         Ok(Some(oldest))
     }
 
-    fn prune_versions(&mut self, store: &mut dyn Store, checkpoint: u64) -> Result<()> {
+    /// The oldest version that groups of the steps from `step` on are generated with.
+    fn oldest_version_from(&self, step: u64) -> u64 {
         let interval = self.config.publish_interval;
-        let mut oldest = checkpoint.saturating_sub(self.config.max_staleness).div_ceil(interval) * interval;
+        step.saturating_sub(self.config.max_staleness).div_ceil(interval) * interval
+    }
+
+    /// Whether the weights of a version are kept for ever.
+    pub(super) fn is_kept(&self, version: u64) -> bool {
+        let every = self.config.keep_weights_every;
+        every > 0 && version > 0 && version.is_multiple_of(every)
+    }
+
+    /// Published versions that a reader may ask for before the next one is published: what the steps to come are generated
+    /// with, what waits for its evaluation, and the newest.
+    pub(super) fn readable(&mut self, store: &mut dyn Store) -> Result<Vec<Physical>> {
+        let (mut readable, _) = self.wanted(store)?;
+        let newest = self.lineage.newest().map(|newest| newest.physical);
+        readable.extend(newest.filter(|newest| !readable.contains(newest)));
+        Ok(readable)
+    }
+
+    /// Published versions that a run which starts from a checkpoint of this one may ask for. It publishes this one anew, but
+    /// an evaluation that is due is of the place that was published first.
+    pub(super) fn needed(&mut self, store: &mut dyn Store) -> Result<Vec<Physical>> {
+        let (mut needed, is_evaluation_due) = self.wanted(store)?;
+        needed.retain(|place| place.version < self.version || is_evaluation_due);
+        Ok(needed)
+    }
+
+    /// Versions of the line from the oldest one on that steps to come or evaluations want, and whether the latter do.
+    fn wanted(&mut self, store: &mut dyn Store) -> Result<(Vec<Physical>, bool)> {
+        self.lineage.refresh(store)?;
+        let due = self.evaluations.due(store, &self.lineage)?;
+        let oldest = self.oldest_version_from(self.version);
+        let oldest = oldest.min(due.map_or(oldest, |place| place.version));
+        let wanted = self.lineage.published().filter(|place| place.version >= oldest);
+        Ok((wanted.filter(|place| self.lineage.is_on_line(*place)).collect(), due.is_some()))
+    }
+
+    fn prune_versions(&mut self, store: &mut dyn Store, checkpoint: u64) -> Result<()> {
+        let mut oldest = self.oldest_version_from(checkpoint);
         Heartbeat::read_all(store, &mut self.held)?;
         for replica in 0..self.config.num_replicas {
             let held = self.held.get(&paths::replica(replica)).and_then(|beat| beat.version);
@@ -75,15 +123,43 @@ impl Trainer {
         }
         let due = self.evaluations.due(store, &self.lineage)?;
         oldest = oldest.min(due.map_or(oldest, |place| place.version));
-        let every = self.config.keep_weights_every;
-        let is_kept = |version: u64| every > 0 && version > 0 && version.is_multiple_of(every);
-        let is_old = |place: &Physical| place.version < oldest && !is_kept(place.version);
-        let old: Vec<Physical> = self.lineage.published().filter(is_old).collect();
+        let (kept, mut old): (Vec<_>, Vec<_>) = self
+            .lineage
+            .published()
+            .partition(|place| place.version >= oldest || self.is_kept(place.version));
+        let Some(bases) = self.bases_of(store, kept)? else { return Ok(()) };
+        old.retain(|place| !bases.contains(place));
         for place in old {
             store.remove(&paths::version(place))?;
             store.remove(&paths::weights(place))?;
+            self.bases.remove(&place);
         }
         Ok(())
+    }
+
+    /// All versions that `kept` tell the changes of, down to whole ones; none while a publication cannot be read.
+    fn bases_of(&mut self, store: &mut dyn Store, kept: Vec<Physical>) -> Result<Option<BTreeSet<Physical>>> {
+        let mut bases = BTreeSet::new();
+        #[cfg(test)]
+        if self.fault == crate::simulator::Fault::BreakChains {
+            return Ok(Some(bases));
+        }
+        let mut open = kept;
+        while let Some(place) = open.pop() {
+            let base = if let Some(base) = self.bases.get(&place) {
+                *base
+            } else {
+                let path = paths::version(place);
+                let Some(bytes) = store.read(&path)? else { return Ok(None) };
+                let base = base_of(&from_json(&path, &bytes)?);
+                self.bases.insert(place, base);
+                base
+            };
+            if let Some(base) = base.filter(|base| bases.insert(*base)) {
+                open.push(base);
+            }
+        }
+        Ok(Some(bases))
     }
 }
 

@@ -211,14 +211,11 @@ impl Run {
         for action in &actions {
             match action {
                 TrainerAction::Load { .. } => self.trainer.on_loaded(),
-                TrainerAction::SaveWeights { place } => self.trainer.on_saved(Publication {
+                TrainerAction::SaveWeights { place, .. } => self.trainer.on_saved(Publication {
                     version: place.version,
                     epoch: place.epoch,
-                    same_as: None,
                     transport: "disk".to_owned(),
-                    path: None,
-                    hash: 0,
-                    tensors: Vec::new(),
+                    ..Publication::default()
                 }),
                 TrainerAction::Train { manifest, .. } => {
                     let ms = (manifest.account.response as f64 * rates.train_us_per_token / 1e3) as u64;
