@@ -5,6 +5,8 @@
 
 constexpr int PER_THREAD = (HIDDEN / 8 + THREADS - 1) / THREADS;
 constexpr int WARPS = THREADS / 32;
+// Of a multiprocessor: as many as have the registers.
+constexpr int BLOCKS_AT_ONCE = BF16 && PER_THREAD <= 2 ? 4 : 1;
 
 // The sum over the block, in all threads; `parts` is that of no sum whose readers may still be at work.
 __device__ __forceinline__ float sum_of_block(float x, float* parts) {
@@ -55,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // Blocks take tokens in turn. sum, scales: of the forward pass; grad_out: [tokens, HIDDEN]; grad_sum: what reaches the sum
 // beside it, or null; grad: of x and of delta; weight_parts: [blocks, HIDDEN], this block's addend to the weight's gradient.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     norm_backward(const Element* sum, const Element* weight, const float* scales, const Element* grad_out,
                   const Element* grad_sum, Element* grad, float* weight_parts, int num_tokens) {
     __shared__ float parts[2][WARPS];
@@ -69,26 +71,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int token = blockIdx.x; token < num_tokens; token += gridDim.x, turn ^= 1) {
         const u64 row = (u64)token * HIDDEN;
         const float scale = scales[token];
-        Eight x[PER_THREAD], slope[PER_THREAD], beside[PER_THREAD];
+        Packed xs[PER_THREAD], slopes[PER_THREAD], besides[PER_THREAD];
         float dot = 0;
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i) {
             const int at = (i * THREADS + threadIdx.x) * 8;
             if (at >= HIDDEN) break;
-            x[i] = load8(sum + row + at);
-            slope[i] = load8(grad_out + row + at);
-            if (grad_sum != nullptr) beside[i] = load8(grad_sum + row + at);
+            xs[i] = load_packed(sum + row + at);
+            slopes[i] = load_packed(grad_out + row + at);
+            if (grad_sum != nullptr) besides[i] = load_packed(grad_sum + row + at);
         }
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i) {
             const int at = (i * THREADS + threadIdx.x) * 8;
             if (at >= HIDDEN) break;
-            const Eight factor = load8(weight + at);
+            const Eight factor = load8(weight + at), x = unpacked(xs[i]), slope = unpacked(slopes[i]);
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
-                of_weight[i].x[j] = fmaf(slope[i].x[j], rounded(x[i].x[j] * scale), of_weight[i].x[j]);
-                slope[i].x[j] *= factor.x[j];
-                dot = fmaf(slope[i].x[j], x[i].x[j], dot);
+                of_weight[i].x[j] = fmaf(slope.x[j], rounded(x.x[j] * scale), of_weight[i].x[j]);
+                dot = fmaf(slope.x[j] * factor.x[j], x.x[j], dot);
             }
         }
         // Two buffers by turns: a thread is at most one token ahead of those that still read.
@@ -97,11 +98,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < PER_THREAD; ++i) {
             const int at = (i * THREADS + threadIdx.x) * 8;
             if (at >= HIDDEN) break;
-            Eight out;
+            const Eight factor = load8(weight + at), x = unpacked(xs[i]);
+            Eight out = unpacked(slopes[i]);
 #pragma unroll
-            for (int j = 0; j < 8; ++j) {
-                out.x[j] = scale * (slope[i].x[j] - x[i].x[j] * mean);
-                if (grad_sum != nullptr) out.x[j] += beside[i].x[j];
+            for (int j = 0; j < 8; ++j) out.x[j] = scale * (out.x[j] * factor.x[j] - x.x[j] * mean);
+            if (grad_sum != nullptr) {
+                const Eight beside = unpacked(besides[i]);
+#pragma unroll
+                for (int j = 0; j < 8; ++j) out.x[j] += beside.x[j];
             }
             store8(grad + row + at, out);
         }

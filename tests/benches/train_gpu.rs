@@ -3,7 +3,8 @@
 //! product, the parts of both, and the peak of the memory beside what the plan says.
 //!
 //! `cargo bench --workspace --bench train_gpu` (`tests/gpu/train.sh` runs it with the libraries it needs); `SHAPES`
-//! (`8b,moe`: four layers of Qwen3-8B's and Qwen3-30B-A3B's shapes), `LENS` (`1024,4096`: tokens of a sequence),
+//! (`8b,moe`: four layers of Qwen3-8B's and Qwen3-30B-A3B's shapes), `BATCHES` (`1024,4096,mixed,shared`: sequences of so many
+//! tokens, of 75 to 2,245 tokens, or two groups of eight responses of 896 tokens behind a prompt of 1,024),
 //! `REPEATS` and `RECOMPUTE` (`none,full`) choose; `REPEATS=0` measures memory alone.
 //! `SLIME_BENCH_PYTHON` names a Python with torch and transformers for the same step there.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
@@ -60,25 +61,62 @@ pub fn model(config: &HfConfig) -> Model {
     Model::new(config.clone(), params).unwrap()
 }
 
-/// Sequences of `len` tokens side by side.
-pub fn segments(len: usize) -> Vec<Segment> {
-    (0..NUM_TOKENS / len).map(|at| Segment::alone(at * len, len)).collect()
+/// The groups of a step: tokens of the prompt, and of every response.
+fn groups(batch: &str) -> Vec<(usize, Vec<usize>)> {
+    match batch {
+        "shared" => vec![(1024, vec![896; 8]); 2],
+        // Many short ones and a few long ones, as models answer; 20 sequences.
+        "mixed" => (0..20).map(|at| (1, vec![74 + 2170 * at * at / 361])).collect(),
+        len => {
+            let len: usize = len.parse().unwrap();
+            vec![(1, vec![len - 1]); NUM_TOKENS / len]
+        }
+    }
+}
+
+/// The sequences of a step side by side.
+pub fn segments(batch: &str) -> Vec<Segment> {
+    let (mut segments, mut start) = (Vec::new(), 0);
+    for (prompt, responses) in groups(batch) {
+        if let [response] = responses[..] {
+            segments.push(Segment::alone(start, prompt + response));
+            start += prompt + response;
+            continue;
+        }
+        let shared = (start, prompt);
+        segments.push(Segment::alone(start, prompt));
+        start += prompt;
+        for response in responses {
+            segments.push(Segment::after(shared, start, response));
+            start += response;
+        }
+    }
+    segments
+}
+
+fn num_tokens(batch: &str) -> usize {
+    segments(batch).iter().map(|segment| segment.len).sum()
 }
 
 fn token(at: usize) -> u32 {
     (1000 + at * 7919 % 140_000) as u32
 }
 
-/// Responses to prompts of one token, all of them trained.
-pub fn samples(len: usize) -> Vec<Scored> {
-    let sample = |group: usize| Sample {
-        group: group as u32,
-        tokens: (group * len..(group + 1) * len).map(token).collect(),
-        prompt_len: 1,
-        loss_mask: vec![1; len - 1],
-        ..Sample::default()
-    };
-    (0..NUM_TOKENS / len).map(|group| Scored::new(sample(group), 1.0)).collect()
+/// Their samples; every token of a response is trained.
+pub fn samples(batch: &str) -> Vec<Scored> {
+    let mut scored = Vec::new();
+    for (group, (prompt_len, responses)) in groups(batch).into_iter().enumerate() {
+        for (index, response) in responses.into_iter().enumerate() {
+            let prompt = (0..prompt_len).map(|at| token(group * 31 + at));
+            let own = (0..response).map(|at| token((group * 8 + index) * 4096 + at));
+            let (group, index) = (group as u32, index as u32);
+            let (tokens, prompt_len) = (prompt.chain(own).collect(), prompt_len as u32);
+            let loss_mask = vec![1; response];
+            let sample = Sample { group, index, tokens, prompt_len, loss_mask, ..Sample::default() };
+            scored.push(Scored::new(sample, 1.0));
+        }
+    }
+    scored
 }
 
 pub fn settings(recompute: Recompute) -> Settings {
@@ -88,22 +126,25 @@ pub fn settings(recompute: Recompute) -> Settings {
 }
 
 /// Operations of forward and backward (twice as many) of the layers, and of the head.
-fn operations(config: &HfConfig, len: usize) -> (f64, f64) {
-    let layers = MicroBatch { tokens: vec![0; NUM_TOKENS], segments: segments(len), ..MicroBatch::default() };
-    let rows = (NUM_TOKENS - NUM_TOKENS / len) as f64;
-    let head = 2.0 * rows * config.hidden_size as f64 * config.vocab_size as f64;
+fn operations(config: &HfConfig, batch: &str) -> (f64, f64) {
+    let segments = segments(batch);
+    let tokens = vec![0; num_tokens(batch)];
+    let layers = MicroBatch { tokens, segments, ..MicroBatch::default() };
+    let rows: usize = groups(batch).iter().flat_map(|(_, responses)| responses).sum();
+    let head = 2.0 * rows as f64 * config.hidden_size as f64 * config.vocab_size as f64;
     (3.0 * forward_flops(config, &layers), 3.0 * head)
 }
 
 /// Seconds of forward and backward of the layers.
-fn layers_seconds(model: &Model, len: usize, repeats: usize) -> f64 {
+fn layers_seconds(model: &Model, batch: &str, repeats: usize) -> f64 {
     model.params().set_requires_grad(true);
-    let tokens: Vec<i64> = (0..NUM_TOKENS).map(|at| i64::from(token(at))).collect();
+    let num_tokens = num_tokens(batch);
+    let tokens: Vec<i64> = (0..num_tokens).map(|at| i64::from(token(at))).collect();
     let tokens_t = Tensor::from_slice(&tokens).to_device(DEVICE);
     let hidden = model.config().hidden_size as i64;
-    let grad_td = Tensor::randn([NUM_TOKENS as i64, hidden], (Kind::BFloat16, DEVICE)) * 1e-3;
+    let grad_td = Tensor::randn([num_tokens as i64, hidden], (Kind::BFloat16, DEVICE)) * 1e-3;
     let pass = |model: &Model| {
-        let mut context = Context::packed(&segments(len), Kind::BFloat16, DEVICE).unwrap();
+        let mut context = Context::packed(&segments(batch), Kind::BFloat16, DEVICE).unwrap();
         let hidden_td = model.forward(&mut context, &tokens_t).unwrap();
         backward_with(&[&hidden_td], &[&grad_td]).unwrap();
     };
@@ -118,28 +159,30 @@ fn layers_seconds(model: &Model, len: usize, repeats: usize) -> f64 {
 }
 
 /// Seconds of a whole step.
-fn step_seconds(config: &HfConfig, len: usize, recompute: Recompute, repeats: usize) -> f64 {
+fn step_seconds(config: &HfConfig, batch: &str, recompute: Recompute, repeats: usize) -> f64 {
     let mut trainer = Trainer::new(model(config), Arc::new(Single), settings(recompute)).unwrap();
-    let scored = samples(len);
+    let scored = samples(batch);
     let times = (0..=repeats).map(|_| gpu_seconds(1, &mut || drop(trainer.train_rollout(&scored).unwrap())));
     parts::median(times.skip(1).collect())
 }
 
-/// Seconds of the layers and of the step in another program, for every length.
-fn rival_seconds(name: &str, lens: &[usize], repeats: usize) -> Option<Vec<[f64; 2]>> {
-    if name != "8b" {
-        return None;
-    }
-    let job = format!(r#"{{"num_layers": {NUM_LAYERS}, "num_tokens": {NUM_TOKENS}, "lens": {lens:?}}}"#);
-    let mut rival = Rival::start("rival_train_gpu.py", 8, &job)?;
-    let mut times = vec![[Vec::new(), Vec::new()]; lens.len()];
+/// Seconds of the layers and of the step in another program, for the batches of one length.
+fn rival_seconds(name: &str, batches: &[String], repeats: usize) -> Vec<Option<[f64; 2]>> {
+    let lens: Vec<Option<usize>> = batches.iter().map(|batch| batch.parse().ok()).collect();
+    let even: Vec<usize> = lens.iter().flatten().copied().collect();
+    let job = format!(r#"{{"num_layers": {NUM_LAYERS}, "num_tokens": {NUM_TOKENS}, "lens": {even:?}}}"#);
+    let is_asked = name == "8b" && !even.is_empty();
+    let rival = is_asked.then(|| Rival::start("rival_train_gpu.py", 8, &job)).flatten();
+    let Some(mut rival) = rival else { return vec![None; batches.len()] };
+    let mut times = vec![[Vec::new(), Vec::new()]; even.len()];
     for at in 0..=repeats {
         for parts in times.iter_mut().flatten() {
             let seconds = rival.run().wall;
             parts.extend((at > 0).then_some(seconds));
         }
     }
-    Some(times.into_iter().map(|parts| parts.map(parts::median)).collect())
+    let mut times = times.into_iter().map(|parts| parts.map(parts::median));
+    lens.into_iter().map(|len| len.and_then(|_| times.next())).collect()
 }
 
 fn list(name: &str, default: &str) -> Vec<String> {
@@ -155,12 +198,12 @@ fn recompute_of(name: &str) -> Recompute {
     }
 }
 
-fn measure(name: &str, rates: &Rates, lens: &[usize], repeats: usize) {
+fn measure(name: &str, rates: &Rates, batches: &[String], repeats: usize) {
     let config = shape(name);
-    let rivals = rival_seconds(name, lens, repeats);
-    for (at, &len) in lens.iter().enumerate() {
-        let (layers, head) = operations(&config, len);
-        println!("--- {name}, {NUM_LAYERS} layers, {} sequences of {len} tokens", NUM_TOKENS / len);
+    let rivals = rival_seconds(name, batches, repeats);
+    for (batch, rival) in batches.iter().zip(rivals) {
+        let (layers, head) = operations(&config, batch);
+        println!("--- {name}, {NUM_LAYERS} layers, {} tokens, {batch}", num_tokens(batch));
         let tell = |what: &str, operations: f64, seconds: f64, rival: Option<f64>| {
             let rate = operations / seconds;
             let times =
@@ -172,14 +215,19 @@ fn measure(name: &str, rates: &Rates, lens: &[usize], repeats: usize) {
                 rate / rates.operations
             );
         };
-        let rival = |part: usize| rivals.as_ref().map(|all| all[at][part]);
         let whole = model(&config);
-        tell("layers, forward and backward", layers, layers_seconds(&whole, len, repeats), rival(0));
-        parts::tell(&whole, len, rates, repeats);
+        let seconds = layers_seconds(&whole, batch, repeats);
+        tell("layers, forward and backward", layers, seconds, rival.map(|parts| parts[0]));
+        parts::tell(&whole, batch, rates, repeats);
         drop(whole);
         for recompute in list("RECOMPUTE", "none,full") {
-            let seconds = step_seconds(&config, len, recompute_of(&recompute), repeats);
-            tell(&format!("step, recompute {recompute}"), layers + head, seconds, rival(1));
+            let seconds = step_seconds(&config, batch, recompute_of(&recompute), repeats);
+            tell(
+                &format!("step, recompute {recompute}"),
+                layers + head,
+                seconds,
+                rival.map(|parts| parts[1]),
+            );
         }
     }
 }
@@ -193,14 +241,14 @@ fn main() {
         return;
     }
     let repeats = setting("REPEATS", 7);
-    let lens: Vec<usize> = list("LENS", "1024,4096").iter().map(|len| len.parse().unwrap()).collect();
+    let batches = list("BATCHES", "1024,4096,mixed,shared");
     let rates = Rates::measure();
     for name in list("SHAPES", "8b,moe") {
         for recompute in list("RECOMPUTE", "none,full") {
-            peak::tell(&name, lens[0], &recompute);
+            peak::tell(&name, &batches[0], &recompute);
         }
         if repeats > 0 {
-            measure(&name, &rates, &lens, repeats);
+            measure(&name, &rates, &batches, repeats);
         }
     }
 }

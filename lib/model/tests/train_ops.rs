@@ -127,7 +127,7 @@ fn batches() -> Vec<(&'static str, Vec<Segment>)> {
     let mut two_groups = prompt(0, 70, &[30, 1, 200]);
     two_groups.extend(prompt(301, 5, &[9, 130]));
     vec![
-        ("one token", alone(&[1])),
+        ("two tokens", alone(&[2])),
         ("of all lengths", alone(&[1, 300, 17, 128, 5])),
         ("even", alone(&[256; 3])),
         ("even, odd length", alone(&[131; 4])),

@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use slime_config::HfConfig;
 use slime_kernel::adamw;
-use slime_model::ops::add_norm::add_norm;
+use slime_kernel::train_norm::{self, Normed};
 use slime_model::ops::attention::attention;
 use slime_model::ops::experts::{Experts, train as experts};
 use slime_model::ops::head_log_probs::{Fused, Rows, Shaping, Slopes};
 use slime_model::ops::qk_norm_rope::{Heads, QkNorm};
 use slime_model::ops::route::{self, Router};
 use slime_model::ops::silu_mul::silu_mul;
-use slime_model::{Context, Model, Workspace};
+use slime_model::{Context, Model, Segment, Workspace};
 use slime_torch::{AdamW, ParamState, backward_with, forget_grad};
 use tch::{Kind, Tensor};
 
@@ -71,18 +71,23 @@ impl Rates {
     }
 }
 
+/// Times that a part runs before the host waits for it.
+const AT_ONCE: usize = 8;
+
 /// Forward and backward of `function` over `inputs`, whose outputs get gradients drawn once.
 fn both_ways(repeats: usize, inputs: &[&Tensor], function: &dyn Fn() -> Vec<Tensor>) -> f64 {
     let grads: Vec<Tensor> = function().iter().map(|out| out.detach().randn_like() * 1e-3).collect();
     let grads: Vec<&Tensor> = grads.iter().collect();
-    measured(repeats, &mut || {
+    let mut once = || {
         let outputs = function();
         let outputs: Vec<&Tensor> = outputs.iter().collect();
         for input in inputs {
             forget_grad(input).unwrap();
         }
         backward_with(&outputs, &grads).unwrap();
-    })
+    };
+    once();
+    median((0..repeats).map(|_| gpu_seconds(AT_ONCE, &mut once)).collect())
 }
 
 fn leaf(size: &[i64]) -> Tensor {
@@ -90,7 +95,7 @@ fn leaf(size: &[i64]) -> Tensor {
 }
 
 /// Prints every part with its time in a pass over all layers.
-pub fn tell(model: &Model, len: usize, rates: &Rates, repeats: usize) {
+pub fn tell(model: &Model, batch: &str, rates: &Rates, repeats: usize) {
     let config = model.config();
     let (t, d, layers) = (NUM_TOKENS as i64, config.hidden_size as i64, config.num_hidden_layers as f64);
     let of_bytes = |what: &str, seconds: f64, times: f64, bytes: f64| {
@@ -101,18 +106,21 @@ pub fn tell(model: &Model, len: usize, rates: &Rates, repeats: usize) {
         let rate = operations / seconds / 1e12;
         println!("  {what}: {:.2} ms, {rate:.0} TFLOP/s", times * seconds * 1e3);
     };
-    let rows = (t * d) as f64;
+    let (rows, workspace) = ((t * d) as f64, Workspace::default());
 
-    let (x, delta, weight) = (leaf(&[t, d]), leaf(&[t, d]), leaf(&[d]));
-    let workspace = Workspace::default();
-    let norm = both_ways(repeats, &[&x, &delta, &weight], &|| {
-        let (sum, normed) = add_norm(&workspace, x.shallow_clone(), Some(&delta), &weight, 1e-6).unwrap();
-        vec![sum, normed]
-    });
+    let [x, delta, grad_out, grad_sum] = std::array::from_fn(|_| random(&[t, d]));
+    let weight = random(&[d]);
+    // Without autograd, which copies a gradient that two leaves share.
+    let mut once = || {
+        let Normed { sum_td, scale_t, .. } = train_norm::forward(&x, Some(&delta), &weight, 1e-6).unwrap();
+        drop(train_norm::backward((&sum_td, &weight, &scale_t), &grad_out, Some(&grad_sum)).unwrap());
+    };
+    once();
+    let norm = median((0..repeats).map(|_| gpu_seconds(AT_ONCE, &mut once)).collect());
     // Residual, delta, sum and norm in bf16; then both gradients, the sum again and its gradient.
     of_bytes("add and norm", norm, 2.0 * layers + 1.0, 16.0 * rows);
 
-    let (seconds, operations) = attention_seconds(config, len, repeats);
+    let (seconds, operations) = attention_seconds(config, batch, repeats);
     of_operations("attention with norms of heads and rotation", seconds, layers, operations);
 
     let product = |out: i64, inputs: i64| {
@@ -151,13 +159,14 @@ fn heads(config: &HfConfig) -> Heads {
     }
 }
 
-fn attention_seconds(config: &HfConfig, len: usize, repeats: usize) -> (f64, f64) {
-    let (heads, t) = (heads(config), NUM_TOKENS as i64);
+fn attention_seconds(config: &HfConfig, batch: &str, repeats: usize) -> (f64, f64) {
+    let (heads, segments) = (heads(config), segments(batch));
+    let t = segments.iter().map(|segment| segment.len as i64).sum::<i64>();
     let qkv = leaf(&[t, (heads.num_q + 2 * heads.num_kv) * heads.head_dim]);
     let scope = config.qk_norm.unwrap();
     let weight = || leaf(&[heads.head_dim]);
     let norm = QkNorm { q_k: weight(), k_k: weight(), scope, eps: 1e-6, group: None };
-    let mut context = Context::packed(&segments(len), Kind::BFloat16, DEVICE).unwrap();
+    let mut context = Context::packed(&segments, Kind::BFloat16, DEVICE).unwrap();
     let angles = Tensor::rand([t, heads.head_dim / 2], (Kind::Float, DEVICE));
     let cos_sin = (angles.cos(), angles.sin());
     let context = std::cell::RefCell::new(&mut context);
@@ -165,7 +174,11 @@ fn attention_seconds(config: &HfConfig, len: usize, repeats: usize) -> (f64, f64
         let mut context = context.borrow_mut();
         vec![attention(&mut context, 0, qkv.shallow_clone(), (heads, Some(&norm)), &cos_sin).unwrap()]
     });
-    let pairs = NUM_TOKENS as f64 * (len as f64 + 1.0) / 2.0;
+    let pairs = |segment: &Segment| {
+        let (len, before) = (segment.len as f64, segment.prefix.map_or(0.0, |(_, len)| len as f64));
+        len * before + len * (len + 1.0) / 2.0
+    };
+    let pairs: f64 = segments.iter().map(pairs).sum();
     (seconds, 3.0 * 4.0 * (heads.num_q * heads.head_dim) as f64 * pairs)
 }
 

@@ -12,13 +12,13 @@ use slime_weights::PlanLayout;
 
 use super::{NUM_TOKENS, model, recompute_of, samples, settings, shape};
 
-/// Asks a process of this bench for the memory of a step: `SHAPE LEN RECOMPUTE`.
+/// Asks a process of this bench for the memory of a step: `SHAPE BATCH RECOMPUTE`.
 pub const OF: &str = "TRAIN_MEMORY_OF";
 
 /// Measured in a process of its own without libtorch's caching allocator, so that what is freed is free.
-pub fn tell(name: &str, len: usize, recompute: &str) {
+pub fn tell(name: &str, batch: &str, recompute: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
-        .env(OF, format!("{name} {len} {recompute}"))
+        .env(OF, format!("{name} {batch} {recompute}"))
         .env("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
         .output()
         .unwrap();
@@ -29,12 +29,14 @@ pub fn tell(name: &str, len: usize, recompute: &str) {
     };
     let settings = settings(recompute_of(recompute));
     let site = Site { layout: PlanLayout::SINGLE, is_bf16: true, is_gpu: true };
-    let batch = Batch { tokens: NUM_TOKENS as u64, prompt_len: 1, response_len: len as u64 - 1 };
+    let longest = samples(batch).into_iter().max_by_key(|scored| scored.sample.tokens.len()).unwrap().sample;
+    let [prompt_len, response_len] = [longest.prompt_len as u64, longest.response_len() as u64];
+    let (name_of_batch, batch) = (batch, Batch { tokens: NUM_TOKENS as u64, prompt_len, response_len });
     let budget = Budget::new(&shape(name), &settings, site, batch, Others::default()).unwrap();
     println!("{}", budget.lines(&settings, site, batch).join("\n"));
     let planned = budget.device_bytes(true) as f64;
     println!(
-        "memory of {name}, {len} tokens a sequence, recompute {recompute}: planned {:.2} GB, measured {:.2} GB: {:.3}",
+        "memory of {name}, {name_of_batch}, recompute {recompute}: planned {:.2} GB, measured {:.2} GB: {:.3}",
         planned / 1e9,
         measured / 1e9,
         planned / measured
@@ -45,7 +47,7 @@ pub fn tell(name: &str, len: usize, recompute: &str) {
 pub fn print(asked: &str) {
     cuda::open().unwrap();
     let words: Vec<&str> = asked.split(' ').collect();
-    let (name, len, settings) = (words[0], words[1].parse().unwrap(), settings(recompute_of(words[2])));
+    let (name, batch, settings) = (words[0], words[1], settings(recompute_of(words[2])));
     let used = || {
         let (free, total) = slime_cuda::Device::open(0).unwrap().memory().unwrap();
         (total - free) as u64
@@ -65,7 +67,7 @@ pub fn print(asked: &str) {
             peak
         });
         let mut trainer = Trainer::new(model(&shape(name)), Arc::new(Single), settings).unwrap();
-        let scored = samples(len);
+        let scored = samples(batch);
         for _ in 0..2 {
             trainer.train_rollout(&scored).unwrap();
         }
