@@ -65,7 +65,7 @@ pub struct Bench {
     /// Folder whose disk is measured; what is written there is removed
     #[arg(long, default_value = ".")]
     pub dir: PathBuf,
-    /// As sync.memory_dir
+    /// Folder in the memory of this node, for the way through it
     #[arg(long, default_value = "/dev/shm")]
     pub memory_dir: PathBuf,
     /// Megabytes (2^20) of weights

@@ -37,13 +37,19 @@ impl Arguments {
         self
     }
 
+    /// A `long long`.
+    pub fn long(mut self, value: i64) -> Self {
+        self.words.push(value.cast_unsigned());
+        self
+    }
+
     /// A `float`.
     pub fn float(mut self, value: f32) -> Self {
         self.words.push(u64::from(value.to_bits()));
         self
     }
 
-    /// Queues the kernel `name`, which its program has alone, on the current stream of GPU `device`.
+    /// Queues the kernel `name` of a program on the current stream of GPU `device`.
     ///
     /// # Errors
     /// No compiler or driver, or they refuse.

@@ -39,25 +39,43 @@ struct Eight {
     float x[8];
 };
 
-__device__ __forceinline__ Eight load8(const Element* from) {
+// The same as they lie in memory, in half the registers for bf16.
+#if BF16
+typedef uint4 Packed;
+#else
+typedef Eight Packed;
+#endif
+
+__device__ __forceinline__ Eight unpacked(const Packed& packed) {
     Eight eight;
 #if BF16
-    const uint4 words = *reinterpret_cast<const uint4*>(from);
-    const u32 pairs[4] = {words.x, words.y, words.z, words.w};
+    const u32 pairs[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         eight.x[2 * i] = __uint_as_float(pairs[i] << 16);
         eight.x[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
     }
 #else
+    eight = packed;
+#endif
+    return eight;
+}
+
+__device__ __forceinline__ Packed load_packed(const Element* from) {
+#if BF16
+    return *reinterpret_cast<const uint4*>(from);
+#else
+    Packed eight;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float4 four = reinterpret_cast<const float4*>(from)[i];
         eight.x[4 * i] = four.x, eight.x[4 * i + 1] = four.y, eight.x[4 * i + 2] = four.z, eight.x[4 * i + 3] = four.w;
     }
-#endif
     return eight;
+#endif
 }
+
+__device__ __forceinline__ Eight load8(const Element* from) { return unpacked(load_packed(from)); }
 
 __device__ __forceinline__ void store8(Element* to, const Eight& eight) {
 #if BF16

@@ -16,7 +16,8 @@ type Loaded = HashMap<(usize, String, Vec<i64>), Vec<Function>>;
 pub(crate) fn functions(device: usize, program: &Program<'_>, names: &[&str]) -> Result<Vec<Function>> {
     static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
     let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    let key = (device, program.name.to_owned(), program.defines.iter().map(|(_, value)| *value).collect());
+    let name = format!("{}: {}", program.name, names.join(" "));
+    let key = (device, name, program.defines.iter().map(|(_, value)| *value).collect());
     if let Some(functions) = loaded.get(&key) {
         return Ok(functions.clone());
     }

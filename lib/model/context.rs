@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::device_batch::DeviceBatch;
 use crate::ops::ring_attention::Ring;
+use crate::packed_lists::PackedLists;
 use crate::routing::Routing;
 use crate::spans::{Span, spans};
 use crate::{ContextRanks, Error, KvCache, Result, Routes, TokenShares, Workspace};
@@ -60,9 +61,12 @@ pub(crate) struct Gather {
 /// Whole sequences side by side, under autograd or not.
 #[derive(Debug)]
 pub struct Packed {
+    /// The attention calls, where there are no lists.
     pub(crate) spans: Vec<Span>,
     /// Where ranks have the tokens between them.
     pub(crate) cp: Option<ContextGroup>,
+    /// In bf16 on a GPU, where all sequences are one call.
+    pub(crate) lists: Option<PackedLists>,
     routing: Routing,
     positions_t: Tensor,
     num_tokens: usize,
@@ -134,7 +138,13 @@ impl<'a> Context<'a> {
         let own: Vec<i64> = shares.of(rank).iter().map(|token| positions[*token]).collect();
         let index = |values: &[i64]| Tensor::f_from_slice(values)?.f_to_device(device);
         let is_ring = cp.is_some_and(|cp| cp.comm_type == CpCommType::P2p);
-        let spans = if is_ring { Vec::new() } else { spans(segments, shares.pieces(rank), kind, device)? };
+        let is_one_call = cp.is_none() && device.is_cuda() && kind == Kind::BFloat16;
+        let lists = is_one_call.then(|| PackedLists::new(segments, device)).transpose()?;
+        let spans = if is_ring || is_one_call {
+            Vec::new()
+        } else {
+            spans(segments, shares.pieces(rank), kind, device)?
+        };
         let cp = cp.map(|ContextRanks { group, .. }| {
             let group = group.clone();
             if is_ring {
@@ -145,6 +155,7 @@ impl<'a> Context<'a> {
         });
         Ok(Self::Packed(Packed {
             spans,
+            lists,
             cp: cp.transpose()?,
             routing: Routing::default(),
             positions_t: index(&own)?,

@@ -58,6 +58,7 @@ impl Prefill {
             rows_q: long(&rows)?,
             slots_s: long(&slots)?,
             chunks: Chunks {
+                even_len: None,
                 cu_q: int(&cu_q)?,
                 cu_k: int(&cu_k)?,
                 max_q: most(&mut sequences.iter().map(|sequence| sequence.1)),

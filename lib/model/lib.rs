@@ -12,6 +12,7 @@ mod mlp;
 mod model;
 mod mtp;
 pub mod ops;
+mod packed_lists;
 mod parallel;
 mod param_store;
 mod rope;

@@ -3,13 +3,14 @@
 use slime_config::HfConfig;
 use tch::Tensor;
 
+use crate::ops::as_trained;
 use crate::ops::dispatch::Dispatch;
 use crate::ops::experts::Experts;
 use crate::ops::linear::{self, Linear};
 use crate::ops::route::Router;
 use crate::ops::sequence::Sequence;
-use crate::ops::silu_mul::{self, silu_mul};
-use crate::{Context, Error, ParamStore, Result};
+use crate::ops::silu_mul::silu_mul;
+use crate::{Context, Error, ParamStore, Result, Workspace};
 
 /// The second half of a layer.
 #[derive(Debug)]
@@ -115,7 +116,9 @@ impl Gated {
                 let what = "inputs of the MLP's second half";
                 return Err(Error::Context { what, expected: 2, got: inputs.len() });
             };
-            linear::reference(&silu_mul::reference(gate_up)?, weight, None)
+            // Both times as training does it, wherever the backward pass runs.
+            let act_tm = as_trained(|| silu_mul(&Workspace::default(), gate_up))?;
+            linear::reference(&act_tm, weight, None)
         };
         let text = move |inputs: &[Tensor]| down(inputs).map_err(|error| error.to_string());
         Ok(slime_torch::recomputed(&[gate_up, self.down.weight()], text)?)

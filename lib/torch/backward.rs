@@ -22,6 +22,15 @@ pub fn backward_with(outputs: &[&Tensor], grads: &[&Tensor]) -> Result<()> {
     })
 }
 
+/// Forgets the gradient of a leaf, so that the next one is taken as it comes instead of being added to zeros.
+///
+/// # Errors
+/// The tensor is no leaf that can have one.
+pub fn forget_grad(tensor: &Tensor) -> Result<()> {
+    // SAFETY: the tensor outlives the call.
+    ffi::checked("gradient", |error| unsafe { ffi::slime_forget_grad(tensor.as_ptr().cast(), error) })
+}
+
 /// Runs `body` without recording a graph.
 pub fn no_grad<T>(body: impl FnOnce() -> T) -> T {
     tch::no_grad(body)
@@ -40,6 +49,17 @@ mod tests {
         let grads = [Tensor::from_slice(&[1.0f64, 3.0]), Tensor::from_slice(&[10.0f64, 20.0])];
         backward_with(&[&square, &double], &[&grads[0], &grads[1]]).unwrap();
         assert_eq!(Vec::<f64>::try_from(x.grad()).unwrap(), [22.0, 52.0]);
+    }
+
+    #[test]
+    fn a_forgotten_gradient_is_not_there() {
+        let x = Tensor::from_slice(&[1.0f64, 2.0]).set_requires_grad(true);
+        for _ in 0..2 {
+            x.square().sum(None).backward();
+            assert_eq!(Vec::<f64>::try_from(x.grad()).unwrap(), [2.0, 4.0]);
+            forget_grad(&x).unwrap();
+            assert!(!x.grad().defined());
+        }
     }
 
     #[test]

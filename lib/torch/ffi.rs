@@ -87,9 +87,25 @@ unsafe extern "C" {
         cu_k: *const RawTensor,
         max_q: i64,
         max_k: i64,
+        even: i64,
         outputs: *mut RawSink,
         error: *mut c_char,
     ) -> c_int;
+    pub(crate) fn slime_varlen_attention_backward(
+        grad: *const RawTensor,
+        q: *const RawTensor,
+        k: *const RawTensor,
+        v: *const RawTensor,
+        kept: *const *mut RawTensor,
+        cu_q: *const RawTensor,
+        cu_k: *const RawTensor,
+        max_q: i64,
+        max_k: i64,
+        even: i64,
+        outputs: *mut RawSink,
+        error: *mut c_char,
+    ) -> c_int;
+    pub(crate) fn slime_forget_grad(tensor: *const RawTensor, error: *mut c_char) -> c_int;
     pub(crate) fn slime_current_stream(device: i64, stream: *mut usize, error: *mut c_char) -> c_int;
     pub(crate) fn slime_has_packed_linear() -> c_int;
     pub(crate) fn slime_pack_linear(

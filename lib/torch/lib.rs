@@ -22,7 +22,7 @@ mod varlen_attention;
 #[cfg(target_os = "linux")]
 mod wait_policy;
 
-pub use backward::{backward_with, no_grad};
+pub use backward::{backward_with, forget_grad, no_grad};
 pub use custom_function::{CustomFunction, Forward, custom_function};
 pub use error::{Error, Result};
 pub use floats::{Rows, bytes_mut, bytes_of, floats, floats_mut, rows_of};
@@ -32,4 +32,4 @@ pub use out_of_memory::OutOfMemory;
 pub use packed_linear::PackedLinear;
 pub use recomputed::recomputed;
 pub use stream::{EnteredStream, Stream};
-pub use varlen_attention::{Chunks, varlen_attention};
+pub use varlen_attention::{Chunks, varlen_attention, varlen_attention_backward, varlen_attention_kept};

@@ -269,6 +269,16 @@ void adamw_on_accelerator(const AdamW& adam, std::vector<at::Tensor>& params, st
   if (!targets.empty()) at::_foreach_copy_(targets, sources);
 }
 
+// Rows [chunks * even, heads, k] as [chunks, heads, even, k], and back, in the same memory.
+at::Tensor even_chunks(const at::Tensor& rows, int64_t even) {
+  return rows.view({rows.size(0) / even, even, rows.size(1), rows.size(2)}).transpose(1, 2);
+}
+
+// A tensor that nothing reads, or one in its place.
+at::Tensor defined(const at::Tensor& tensor, const at::Tensor& other) { return tensor.defined() ? tensor : other; }
+
+at::Tensor rows_of_chunks(const at::Tensor& chunks) { return chunks.transpose(1, 2).contiguous().flatten(0, 1); }
+
 }  // namespace
 
 extern "C" {
@@ -363,15 +373,53 @@ int slime_exchange_stream(int64_t device, int64_t id, int64_t* previous, char* e
 }
 
 // Causal attention of whole chunks, all of them in one call: q [t, heads, k], k and v [s, kv_heads, k]; chunk i has the rows
-// cu_q[i]..cu_q[i + 1] of q, the last of the positions cu_k[i]..cu_k[i + 1].
+// cu_q[i]..cu_q[i + 1] of q, the last of the positions cu_k[i]..cu_k[i + 1]. Chunks of `even` rows and as many positions, where
+// that is not 0, go through cuDNN. Outputs: the result, then what the backward pass needs.
 int slime_varlen_attention(const at::Tensor* q, const at::Tensor* k, const at::Tensor* v, const at::Tensor* cu_q,
-                           const at::Tensor* cu_k, int64_t max_q, int64_t max_k, SlimeSink* outputs, char* error) {
+                           const at::Tensor* cu_k, int64_t max_q, int64_t max_k, int64_t even, SlimeSink* outputs,
+                           char* error) {
   return guarded(error, [&] {
     at::NoGradGuard no_grad;
+    if (even > 0) {
+      auto result = at::_scaled_dot_product_cudnn_attention(even_chunks(*q, even), even_chunks(*k, even),
+                                                            even_chunks(*v, even), std::nullopt,
+                                                            /*compute_log_sumexp=*/true, 0.0, /*is_causal=*/true,
+                                                            /*return_debug_mask=*/false);
+      outputs->tensors = {rows_of_chunks(std::get<0>(result)), std::get<1>(result), defined(std::get<6>(result), *cu_q),
+                          defined(std::get<7>(result), *cu_q)};
+      return;
+    }
     auto result = at::_flash_attention_forward(*q, *k, *v, *cu_q, *cu_k, max_q, max_k, 0.0, /*is_causal=*/true,
                                                /*return_debug_mask=*/false);
-    outputs->tensors.push_back(std::get<0>(result));
+    outputs->tensors = {std::get<0>(result), std::get<1>(result), std::get<2>(result), std::get<3>(result)};
   });
+}
+
+// Gradients of q, k and v, from that of the result; `kept` is what the forward pass gave.
+int slime_varlen_attention_backward(const at::Tensor* grad, const at::Tensor* q, const at::Tensor* k,
+                                    const at::Tensor* v, at::Tensor* const* kept, const at::Tensor* cu_q,
+                                    const at::Tensor* cu_k, int64_t max_q, int64_t max_k, int64_t even,
+                                    SlimeSink* outputs, char* error) {
+  return guarded(error, [&] {
+    at::NoGradGuard no_grad;
+    if (even > 0) {
+      auto grads = at::_scaled_dot_product_cudnn_attention_backward(
+          even_chunks(*grad, even), even_chunks(*q, even), even_chunks(*k, even), even_chunks(*v, even),
+          even_chunks(*kept[0], even), *kept[1], *kept[2], *kept[3], at::Tensor(), at::Tensor(), at::Tensor(), even,
+          even, 0.0, /*is_causal=*/true);
+      outputs->tensors = {rows_of_chunks(std::get<0>(grads)), rows_of_chunks(std::get<1>(grads)),
+                          rows_of_chunks(std::get<2>(grads))};
+      return;
+    }
+    auto grads = at::_flash_attention_backward(*grad, *q, *k, *v, *kept[0], *kept[1], *cu_q, *cu_k, max_q, max_k, 0.0,
+                                               /*is_causal=*/true, *kept[2], *kept[3]);
+    outputs->tensors = {std::get<0>(grads), std::get<1>(grads), std::get<2>(grads)};
+  });
+}
+
+// Forgets the gradient of a leaf; its memory is free where nothing else has it.
+int slime_forget_grad(const at::Tensor* tensor, char* error) {
+  return guarded(error, [&] { tensor->mutable_grad().reset(); });
 }
 
 int slime_has_packed_linear() { return at::hasMKLDNN() && at::globalContext().userEnabledMkldnn() ? 1 : 0; }

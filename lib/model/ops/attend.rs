@@ -4,7 +4,7 @@ use slime_torch::split_rows::{Readers, gather_rows};
 use slime_torch::{floats_mut, rows_of};
 use tch::{Device, Kind, Tensor};
 
-use super::{paged_attention, ring_attention};
+use super::{packed_attention, paged_attention, ring_attention};
 use crate::context::{ContextGroup, Gather};
 use crate::kv_cache::LayerKv;
 use crate::spans::{Span, causal_after};
@@ -25,7 +25,10 @@ pub fn attend(
     v_tgk: &Tensor,
 ) -> Result<Tensor> {
     match context {
-        Context::Packed(packed) => packed_part(packed.cp.as_ref(), &packed.spans, q_thk, k_tgk, v_tgk),
+        Context::Packed(packed) => match &packed.lists {
+            Some(lists) => packed_attention::attend(lists, q_thk, k_tgk, v_tgk),
+            None => packed_part(packed.cp.as_ref(), &packed.spans, q_thk, k_tgk, v_tgk),
+        },
         Context::Paged(paged) => serve(paged, at, q_thk, k_tgk, v_tgk),
     }
 }

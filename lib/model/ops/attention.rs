@@ -8,11 +8,12 @@ use slime_torch::Group;
 use tch::{Kind, Tensor};
 
 use super::attend::{self, attend};
-use super::can_serve_on_gpu;
 use super::qk_norm_rope::{self, Heads, QkNorm, is_usual, qk_norm_rope};
 use super::ring_attention::Ring;
+use super::{can_serve_on_gpu, packed_attention};
 use crate::context::{ContextGroup, Gather};
 use crate::kv_cache::LayerKv;
+use crate::packed_lists::PackedLists;
 use crate::spans::Span;
 use crate::{Context, Error, Packed, Paged, Result};
 
@@ -34,10 +35,16 @@ pub fn attention(
     {
         return serve_on_gpu(paged, at, &qkv, (heads, norm), cos_sin);
     }
-    if let Context::Packed(packed) = context
-        && packed.recomputes_ops
-    {
-        return recomputed(packed, &qkv, (heads, norm), cos_sin);
+    if let Context::Packed(packed) = context {
+        let is_fused = is_usual(heads, norm, &cos_sin.0)
+            && qkv.is_contiguous()
+            && slime_kernel::qk_norm_rope::is_supported(qkv.kind(), heads.head_dim, qkv.device());
+        if let Some(lists) = packed.lists.as_ref().filter(|_| is_fused) {
+            return packed_attention::train(lists, &qkv, (heads, norm), cos_sin);
+        }
+        if packed.recomputes_ops {
+            return recomputed(packed, &qkv, (heads, norm), cos_sin);
+        }
     }
     let (q, k, v) = qk_norm_rope(qkv, heads, norm, &cos_sin.0, &cos_sin.1)?;
     attend(context, at, &q, &k, &v)
@@ -45,7 +52,7 @@ pub fn attention(
 
 /// The same of a packed batch, keeping for the backward pass the projection alone.
 fn recomputed(
-    Packed { spans, cp, .. }: &Packed,
+    Packed { spans, lists, cp, .. }: &Packed,
     qkv: &Tensor,
     (heads, norm): (Heads, Option<&QkNorm>),
     (cos_tr, sin_tr): &(Tensor, Tensor),
@@ -61,11 +68,12 @@ fn recomputed(
     let places: Vec<_> =
         spans.iter().map(|span| (span.q, span.prefix, span.keys, span.mask.is_some())).collect();
     let num_masks = places.iter().filter(|(.., is_masked)| *is_masked).count();
-
+    let (shape, list_tensors) = lists.as_ref().map(PackedLists::parts).unzip();
+    inputs.extend(list_tensors.iter().flatten());
     let norm = norm.map(|norm| (norm.scope, norm.eps, norm.group.clone()));
     let function = move |inputs: &[Tensor]| {
         let (weights, others) = inputs.split_at(num_weights.min(inputs.len()));
-        let (masks, of_cp) = others.split_at(num_masks.min(others.len()));
+        let (masks, rest) = others.split_at(num_masks.min(others.len()));
         let [qkv, cos_tr, sin_tr, norms @ ..] = weights else {
             let what = "inputs of attention";
             return Err(Error::Context { what, expected: num_weights, got: weights.len() });
@@ -80,6 +88,11 @@ fn recomputed(
             }),
             _ => None,
         };
+        let (q, k, v) = qk_norm_rope::reference(qkv, heads, norm.as_ref(), cos_tr, sin_tr)?;
+        if let Some(shape) = shape {
+            let (lists, _) = PackedLists::from_parts(shape, rest)?;
+            return packed_attention::attend(&lists, &q, &k, &v);
+        }
         let mut masks = masks.iter().map(Tensor::shallow_clone);
         let span = |(q, prefix, keys, is_masked): (_, _, _, bool)| Span {
             q,
@@ -88,8 +101,7 @@ fn recomputed(
             mask: if is_masked { masks.next() } else { None },
         };
         let spans: Vec<Span> = places.iter().copied().map(span).collect();
-        let (q, k, v) = qk_norm_rope::reference(qkv, heads, norm.as_ref(), cos_tr, sin_tr)?;
-        let cp = ranks.as_ref().and_then(|ranks| ranks.with(of_cp.first()));
+        let cp = ranks.as_ref().and_then(|ranks| ranks.with(rest.first()));
         attend::packed_part(cp.as_ref(), &spans, &q, &k, &v)
     };
     let text = move |inputs: &[Tensor]| function(inputs).map_err(|error| error.to_string());

@@ -4,12 +4,14 @@
 //! over its own rows and all of them are one grouped product, and has a gradient of its own. Suffixes: t tokens, k experts
 //! of a token, n pairs (t k), d hidden size, e experts, m width of an expert.
 
+use slime_kernel::silu_mul::{self, ExpertGradients, expert_backward};
+use slime_kernel::sum_rows::{Lists, sum_rows};
 use slime_torch::{CustomFunction, Forward, custom_function};
 use tch::{Kind, Tensor};
 
 use super::grouped_product::{Groups, grouped, grouped_outer};
 use super::route::Routed;
-use super::{can_serve, can_serve_on_gpu, silu_mul};
+use super::{can_serve, can_serve_on_gpu};
 use crate::{Error, Result, Workspace};
 
 /// The weights of a layer's experts, shared with their owner.
@@ -49,7 +51,7 @@ pub fn reference(experts: &Experts, x_td: &Tensor, routed: &Routed) -> Result<Te
         let is_own_tk = routed.ids_tk.f_eq(e)?.f_to_kind(routed.weights_tk.kind())?;
         let weight_t1 = routed.weights_tk.f_mul(&is_own_tk)?.f_sum_dim_intlist(-1, true, None::<Kind>)?;
         let h = x_td.f_linear(&gate_up_emd.f_select(0, e)?, None::<&Tensor>)?;
-        let out_td = silu_mul::reference(&h)?.f_linear(&down_edm.f_select(0, e)?, None::<&Tensor>)?;
+        let out_td = super::silu_mul::reference(&h)?.f_linear(&down_edm.f_select(0, e)?, None::<&Tensor>)?;
         sum_td = sum_td.f_add(&out_td.f_mul(&weight_t1.f_to_kind(x_td.kind())?)?)?;
     }
     Ok(sum_td)
@@ -89,12 +91,26 @@ impl Order {
     fn new(ids_tk: &Tensor, down_edm: &Tensor, kind: Kind) -> Result<Self> {
         let ((t, k), (num_experts, d, m)) = (ids_tk.size2()?, down_edm.size3()?);
         let flat_n = ids_tk.f_reshape([t * k])?;
-        // Stable, so the sums of an expert's gradients run over tokens in order.
-        let pair_n = flat_n.f_argsort_stable(true, 0, false)?;
-        let row_n = pair_n.f_argsort_stable(true, 0, false)?;
+        // Stable, so the sums of an expert's gradients run over tokens in order. Short numbers are sorted sooner.
+        let pair_n = flat_n.f_to_kind(Kind::Int16)?.f_argsort_stable(true, 0, false)?;
+        let sorted_n = Tensor::f_arange(t * k, (Kind::Int64, ids_tk.device()))?;
+        let row_n = pair_n.f_empty_like()?.f_scatter_(0, &pair_n, &sorted_n)?;
         let token_n = pair_n.f_div_scalar_mode(k, "floor")?;
         let groups = Groups::new(&flat_n.f_index_select(0, &pair_n)?, num_experts, kind, [d, m])?;
         Ok(Self { pair_n, token_n, row_n, groups, shape: [t, k] })
+    }
+
+    /// What [`Self::of_tensors`] takes.
+    fn tensors(&self) -> [&Tensor; 4] {
+        [&self.pair_n, &self.token_n, &self.row_n, self.groups.ends()]
+    }
+
+    /// The order that these tensors are of.
+    fn of_tensors(tensors: [&Tensor; 4], shape: [i64; 2], down_edm: &Tensor) -> Result<Self> {
+        let [pair_n, token_n, row_n, ends_e] = tensors.map(Tensor::shallow_clone);
+        let (_, d, m) = down_edm.size3()?;
+        let groups = Groups::of_ends(ends_e, down_edm.kind(), [d, m])?;
+        Ok(Self { pair_n, token_n, row_n, groups, shape })
     }
 
     /// Rows of tokens as rows of pairs in sorted order.
@@ -108,20 +124,48 @@ impl Order {
         Ok(y_nd.f_index_select(0, &self.row_n)?.f_view((t, k, y_nd.size2()?.1))?)
     }
 
-    /// Weights of tokens as a column of sorted pairs, in `kind`.
-    fn column(&self, weights_tk: &Tensor, kind: Kind) -> Result<Tensor> {
-        Ok(weights_tk.f_reshape([-1, 1])?.f_index_select(0, &self.pair_n)?.f_to_kind(kind)?)
+    /// The sums `[t, d]` of the sorted rows of each token's pairs.
+    fn sum(&self, y_nd: &Tensor) -> Result<Tensor> {
+        if has_kernels(y_nd)? {
+            return Ok(sum_rows(y_nd, Lists::Even(self.shape[1]), &self.row_n, None)?);
+        }
+        Ok(self.gather(y_nd)?.f_sum_dim_intlist(1, false, None::<Kind>)?)
+    }
+
+    /// The same, each row times the weight of its pair.
+    fn weighted_sum(&self, y_nd: &Tensor, weights_tk: &Tensor) -> Result<Tensor> {
+        if has_kernels(y_nd)? {
+            let weights_n = weights_tk.f_reshape([-1])?;
+            return Ok(sum_rows(y_nd, Lists::Even(self.shape[1]), &self.row_n, Some(&weights_n))?);
+        }
+        let weight_n1 = self.weights(weights_tk)?.f_unsqueeze(1)?.f_to_kind(y_nd.kind())?;
+        self.sum(&y_nd.f_mul(&weight_n1)?)
+    }
+
+    /// Weights of tokens as those of sorted pairs, `[n]`.
+    fn weights(&self, weights_tk: &Tensor) -> Result<Tensor> {
+        Ok(weights_tk.f_reshape([-1])?.f_index_select(0, &self.pair_n)?)
     }
 }
+
+/// Whether the kernels of a GPU take rows like these.
+fn has_kernels(rows_nd: &Tensor) -> Result<bool> {
+    let (kind, device) = (rows_nd.kind(), rows_nd.device());
+    let width = rows_nd.size2()?.1;
+    Ok(slime_kernel::sum_rows::is_supported(kind, width, device) && rows_nd.is_contiguous())
+}
+
+/// Number of tensors of an [`Order`], and of what is saved beside the inputs.
+const NUM_SAVED: usize = 5;
 
 struct Dispatch {
     /// Whether the fast gate may be taken.
     is_served: bool,
 }
 
-fn parts(tensors: &[Tensor]) -> Result<(&[Tensor; 5], Option<&Tensor>)> {
+fn parts(tensors: &[Tensor]) -> Result<(&[Tensor; 5], &[Tensor])> {
     match tensors.split_first_chunk::<5>() {
-        Some((inputs, rest)) => Ok((inputs, rest.first())),
+        Some(parts) => Ok(parts),
         None => Err(Error::Context { what: "inputs of the experts", expected: 5, got: tensors.len() }),
     }
 }
@@ -132,49 +176,73 @@ impl Dispatch {
         let [x_td, weights_tk, gate_up_emd, down_edm, ids_tk] = inputs;
         let order = Order::new(ids_tk, down_edm, x_td.kind())?;
         let h = grouped(&order.scatter(x_td)?, &gate_up_emd.f_transpose(1, 2)?, &order.groups)?;
-        let act_nm = if self.is_served {
-            silu_mul::silu_mul(&Workspace::default(), &h)?
+        let act_nm = if self.is_served || x_td.device().is_cuda() {
+            super::silu_mul::silu_mul(&Workspace::default(), &h)?
         } else {
-            silu_mul::reference(&h)?
+            super::silu_mul::reference(&h)?
         };
         let out_nd = grouped(&act_nm, &down_edm.f_transpose(1, 2)?, &order.groups)?;
-        let weight_n1 = order.column(weights_tk, x_td.kind())?;
-        let sum_td = order.gather(&out_nd.f_mul(&weight_n1)?)?.f_sum_dim_intlist(1, false, None::<Kind>)?;
-        let saved = inputs.iter().chain([&h]).map(Tensor::shallow_clone).collect();
+        let sum_td = order.weighted_sum(&out_nd, weights_tk)?;
+        let saved = inputs.iter().chain([&h]).chain(order.tensors()).map(Tensor::shallow_clone).collect();
         Ok(Forward { outputs: vec![sum_td], saved })
     }
 
     fn gradients(saved: &[Tensor], grad_td: &Tensor) -> Result<[Tensor; 4]> {
-        let ([x_td, weights_tk, gate_up_emd, down_edm, ids_tk], Some(h)) = parts(saved)? else {
-            return Err(Error::Context {
-                what: "saved tensors of the experts",
-                expected: 6,
-                got: saved.len(),
-            });
+        let ([x_td, weights_tk, gate_up_emd, down_edm, _], [h, a, b, c, d]) = parts(saved)? else {
+            let (expected, got) = (5 + NUM_SAVED, saved.len());
+            return Err(Error::Context { what: "saved tensors of the experts", expected, got });
         };
-        let kind = x_td.kind();
-        let order = Order::new(ids_tk, down_edm, kind)?;
-        let (grad_nd, weight_n1) = (order.scatter(grad_td)?, order.column(weights_tk, kind)?);
+        let ((t, k), kind) = (weights_tk.size2()?, x_td.kind());
+        let order = Order::of_tensors([a, b, c, d], [t, k], down_edm)?;
+        let grad_nd = order.scatter(grad_td)?;
+        // Of the activation as if every weight were 1: times the activation that is the slope of the weight.
+        let slope_nm = grouped(&grad_nd, down_edm, &order.groups)?;
+        let weight_n = order.weights(weights_tk)?;
+        let Gate { grad_h, act_nm, is_weighted, grad_weight_n } = Gate::new(h, &slope_nm, &weight_n)?;
+        drop(slope_nm);
+        let grad_weights_tk = order.gather(&grad_weight_n.f_unsqueeze(1)?)?.f_view((t, k))?;
+        let grad_nd =
+            if is_weighted { grad_nd } else { grad_nd.f_mul(&weight_n.f_unsqueeze(1)?.f_to_kind(kind)?)? };
+        let grad_down_edm = grouped_outer(&grad_nd, &act_nm, &order.groups)?;
+        drop((grad_nd, act_nm));
+        let grad_gate_up_emd = grouped_outer(&grad_h, &order.scatter(x_td)?, &order.groups)?;
+        let grad_x_td = order.sum(&grouped(&grad_h, gate_up_emd, &order.groups)?)?;
+        Ok([grad_x_td, grad_weights_tk, grad_gate_up_emd, grad_down_edm])
+    }
+}
+
+/// The backward pass of the gate.
+struct Gate {
+    /// Gradient of gate and up, `[n, 2 m]`.
+    grad_h: Tensor,
+    /// The activation, `[n, m]`.
+    act_nm: Tensor,
+    /// Whether it is times the weight of its pair.
+    is_weighted: bool,
+    /// Gradient of the weights, `[n]`.
+    grad_weight_n: Tensor,
+}
+
+impl Gate {
+    /// From gate and up `h`, the gradient of the activation as if every weight were 1, and the weights.
+    fn new(h: &Tensor, slope_nm: &Tensor, weight_n: &Tensor) -> Result<Self> {
+        if silu_mul::is_supported(h.kind(), slope_nm.size2()?.1, h.device()) {
+            let ExpertGradients { gate_up, weighted_nm, weight_n } = expert_backward(h, slope_nm, weight_n)?;
+            let (grad_h, act_nm, grad_weight_n) = (gate_up, weighted_nm, weight_n);
+            return Ok(Self { grad_h, act_nm, is_weighted: true, grad_weight_n });
+        }
         let m = h.size2()?.1 / 2;
+        let weight_n1 = weight_n.f_unsqueeze(1)?.f_to_kind(h.kind())?;
         let (gate, up) = (h.f_narrow(1, 0, m)?, h.f_narrow(1, m, m)?);
         let sigmoid = gate.f_sigmoid()?;
         let silu = gate.f_mul(&sigmoid)?;
         let act_nm = silu.f_mul(&up)?;
-        // Of the activation as if every weight were 1: times the activation that is the slope of the weight.
-        let slope_nm = grouped(&grad_nd, down_edm, &order.groups)?;
-        let wide = weights_tk.kind();
-        let slope_n1 = slope_nm.f_mul(&act_nm)?.f_sum_dim_intlist(-1, true, wide)?;
-        let [t, k] = order.shape;
-        let grad_weights_tk = order.gather(&slope_n1)?.f_view((t, k))?;
-        let grad_down_edm = grouped_outer(&grad_nd.f_mul(&weight_n1)?, &act_nm, &order.groups)?;
+        let grad_weight_n = slope_nm.f_mul(&act_nm)?.f_sum_dim_intlist(-1, false, weight_n.kind())?;
         let slope_nm = slope_nm.f_mul(&weight_n1)?;
         // silu' = s + silu (1 - s).
         let silu_slope = sigmoid.f_add(&silu.f_mul(&sigmoid.f_neg()?.f_add_scalar(1.0)?)?)?;
         let grad_h = Tensor::f_cat(&[slope_nm.f_mul(&up)?.f_mul(&silu_slope)?, slope_nm.f_mul(&silu)?], 1)?;
-        let grad_gate_up_emd = grouped_outer(&grad_h, &order.scatter(x_td)?, &order.groups)?;
-        let grad_x_nd = grouped(&grad_h, gate_up_emd, &order.groups)?;
-        let grad_x_td = order.gather(&grad_x_nd)?.f_sum_dim_intlist(1, false, None::<Kind>)?;
-        Ok([grad_x_td, grad_weights_tk, grad_gate_up_emd, grad_down_edm])
+        Ok(Self { grad_h, act_nm, is_weighted: false, grad_weight_n })
     }
 }
 

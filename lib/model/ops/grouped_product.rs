@@ -23,12 +23,22 @@ impl Groups {
         let device = sorted_n.device();
         let numbers_e = Tensor::f_arange(num_groups, (Kind::Int64, device))?;
         let ends_e = numbers_e.f_searchsorted(sorted_n, true, true, "right", None::<&Tensor>)?;
+        Self::of_ends(ends_e, kind, widths)
+    }
+
+    /// The groups with the ends `ends_e` (i32), for the same products.
+    pub fn of_ends(ends_e: Tensor, kind: Kind, widths: [i64; 2]) -> Result<Self> {
         // The kernel loads 16 bytes of a row at a time.
         let is_aligned = widths.iter().all(|width| width % 8 == 0);
-        let is_one_kernel = device.is_cuda() && kind == Kind::BFloat16 && is_aligned;
+        let is_one_kernel = ends_e.device().is_cuda() && kind == Kind::BFloat16 && is_aligned;
         let host_ends =
             if is_one_kernel { None } else { Some(Vec::try_from(ends_e.f_to_kind(Kind::Int64)?)?) };
         Ok(Self { ends_e, host_ends })
+    }
+
+    /// The end of each group, as [`Self::of_ends`] takes it.
+    pub fn ends(&self) -> &Tensor {
+        &self.ends_e
     }
 }
 

@@ -12,6 +12,7 @@ pub mod experts;
 mod grouped_product;
 pub mod head_log_probs;
 pub mod linear;
+pub(crate) mod packed_attention;
 pub mod paged_attention;
 pub mod qk_norm_rope;
 pub(crate) mod ring_attention;

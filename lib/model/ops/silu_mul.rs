@@ -2,11 +2,11 @@
 #![expect(clippy::inline_always, reason = "compiled for every vector unit")]
 
 use slime_torch::simd::{Kernel, exp};
-use slime_torch::{floats_mut, rows_of};
+use slime_torch::{CustomFunction, Forward, custom_function, floats_mut, rows_of};
 use tch::Tensor;
 
 use super::{can_serve, can_serve_on_gpu, each_row};
-use crate::{Result, Workspace};
+use crate::{Error, Result, Workspace};
 
 /// [`serve`] or the kernel of a GPU where the input allows it, else [`reference`].
 ///
@@ -26,7 +26,52 @@ pub fn silu_mul(workspace: &Workspace, gate_up: &Tensor) -> Result<Tensor> {
         slime_kernel::silu_mul::serve(gate_up, &out_tm)?;
         return Ok(out_tm);
     }
+    if slime_kernel::silu_mul::is_supported(kind, width / 2, device) {
+        return train(gate_up);
+    }
     reference(gate_up)
+}
+
+/// [`reference`] in one pass over memory on a GPU, with a gradient of its own, for which the input alone is kept.
+///
+/// # Errors
+/// The last dimension is odd.
+pub fn train(gate_up: &Tensor) -> Result<Tensor> {
+    let outputs = custom_function(&[gate_up], Train)?;
+    outputs.into_iter().next().ok_or(Error::Context { what: "outputs of the gate", expected: 1, got: 0 })
+}
+
+struct Train;
+
+impl Train {
+    fn outputs(inputs: &[Tensor]) -> Result<Forward> {
+        let [gate_up] = inputs else {
+            return Err(Error::Context { what: "inputs of the gate", expected: 1, got: inputs.len() });
+        };
+        let gate_up = gate_up.f_contiguous()?;
+        let (t, width) = gate_up.size2()?;
+        let out_tm = Tensor::f_empty([t, width / 2], (gate_up.kind(), gate_up.device()))?;
+        slime_kernel::silu_mul::serve(&gate_up, &out_tm)?;
+        Ok(Forward { outputs: vec![out_tm], saved: vec![gate_up] })
+    }
+}
+
+impl CustomFunction for Train {
+    fn forward(&self, inputs: &[Tensor]) -> std::result::Result<Forward, String> {
+        Self::outputs(inputs).map_err(|error| error.to_string())
+    }
+
+    fn backward(
+        &self,
+        saved: &[Tensor],
+        grads: &[Option<Tensor>],
+    ) -> std::result::Result<Vec<Option<Tensor>>, String> {
+        let ([gate_up], [Some(grad_tm)]) = (saved, grads) else { return Ok(vec![None]) };
+        let backward = |grad_tm: &Tensor| -> Result<Tensor> {
+            Ok(slime_kernel::silu_mul::backward(gate_up, &grad_tm.f_contiguous()?)?)
+        };
+        Ok(vec![Some(backward(grad_tm).map_err(|error| error.to_string())?)])
+    }
 }
 
 /// `silu(gate) * up`, `[t, m]`, of `gate_up` `[t, 2 m]` (gate first).

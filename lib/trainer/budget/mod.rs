@@ -11,7 +11,7 @@ use slime_model::ops::head_log_probs::chunk_bytes;
 use slime_weights::{Place, PlanLayout, Share, gib, is_of_stage, split, storages};
 use tch::Kind;
 
-use self::layer::LayerBytes;
+use self::layer::{LayerBytes, Precision};
 use crate::Settings;
 use crate::out_of_memory::Phase;
 use crate::pipeline::most_kept;
@@ -36,7 +36,7 @@ pub struct Budget {
     pub weights: u64,
     /// Parameters of reference and teacher, and all that is kept of a critic.
     pub other_models: u64,
-    /// Gradients of a micro-batch.
+    /// Gradients of a micro-batch, at the peak; of a bf16 model on a GPU there are none before its backward pass.
     pub gradients: u64,
     /// Their sums in f32, of a bf16 model.
     pub gradient_sums: u64,
@@ -44,7 +44,8 @@ pub struct Budget {
     pub optimizer: u64,
     /// Of that, what is in the memory of the host.
     pub offloaded: u64,
-    /// What the layers keep of the largest micro-batches for the backward pass: of one, or in a pipeline of several.
+    /// What the layers keep of the largest micro-batches for the backward pass, at the peak: of one, or in a pipeline of
+    /// several.
     pub activations: u64,
     /// What stands beside them for a moment: logits and gradients of the head, or those within a layer.
     pub workspace: u64,
@@ -174,10 +175,11 @@ impl Budget {
         let elements = Elements::of(config, settings, layout, stage)?;
         let has_master = is_bf16 || train.optimizer_offload;
         let optimizer = elements.share * if has_master { 12 } else { 8 };
+        let precision = Precision { size, is_fused: is_bf16 && is_gpu };
         let runs: Vec<Vec<LayerBytes>> = stage
             .layers(config.num_hidden_layers)
             .into_iter()
-            .map(|run| run.map(|at| LayerBytes::of(config, at, layout, size, batch)).collect())
+            .map(|run| run.map(|at| LayerBytes::of(config, at, layout, precision, batch)).collect())
             .collect();
         let most = |of: fn(&LayerBytes) -> u64| runs.iter().flatten().map(of).max().unwrap_or(0);
         let own_rows = tokens.div_ceil(layout.tp as u64) * config.hidden_size as u64;
@@ -197,9 +199,12 @@ impl Budget {
             }
         };
         // The residual behind the last layer and its norm, all rows of that; and the masks, which the layers of a pass share.
-        let masks = most_kept(stage, num_batches, |_| batch.mask_bytes(size) / layout.cp as u64);
+        let has_lists = precision.is_fused && layout.cp == 1;
+        let of_pass = if has_lists { 0 } else { batch.mask_bytes(size) / layout.cp as u64 };
+        let masks = most_kept(stage, num_batches, |_| of_pass);
         let (last, in_head) = if stage.is_last() {
-            let rows = own_rows * (4 + size) + tokens * config.hidden_size as u64 * size;
+            let kept_by_norm = if precision.is_fused { size } else { 4 + size };
+            let rows = own_rows * kept_by_norm + tokens * config.hidden_size as u64 * size;
             let head = (elements.head, size);
             (rows, head_bytes(config, settings, head, (tokens, layout.tp as u64), is_gpu))
         } else {
@@ -209,7 +214,21 @@ impl Budget {
         let is_alone = layout.world_size() == 1;
         let (weights, gradients) = (elements.all * size, elements.trained * size);
         let gradient_sums = if is_bf16 { 4 * elements.trained } else { 0 };
-        let critic = weights + gradients + gradient_sums + optimizer;
+        // Those of a bf16 model go into their sums behind every micro-batch; a GPU's memory is free at once. In a pipeline
+        // backward passes of some micro-batches come before forward passes of others.
+        let come_late = precision.is_fused && layout.pipeline.num_stages == 1;
+        let lasting = if come_late { 0 } else { gradients };
+        let critic = weights + lasting + gradient_sums + optimizer;
+        let beside = if come_late { in_head } else { in_layer.max(in_head) };
+        let in_head = (lasting, kept + last, beside);
+        // The first layer is the last one of a backward pass; what it keeps may be in what stands beside it already.
+        let of_layer =
+            if train.recompute == Recompute::Full { 0 } else { kept / config.num_hidden_layers as u64 };
+        let before = gradients.saturating_sub(elements.head * size);
+        let in_first_layer = (before, of_layer, in_layer);
+        let bytes = |(a, b, c): (u64, u64, u64)| a + b + c;
+        let (gradients, activations, workspace) =
+            if bytes(in_head) >= bytes(in_first_layer) { in_head } else { in_first_layer };
         Ok(Self {
             stage: stage.rank,
             weights,
@@ -218,8 +237,8 @@ impl Budget {
             gradient_sums,
             optimizer,
             offloaded: if train.optimizer_offload { optimizer } else { 0 },
-            activations: kept + last,
-            workspace: in_layer.max(in_head),
+            activations,
+            workspace,
             messages: if is_alone { 0 } else { 2 * 4 * elements.largest },
         })
     }

@@ -17,9 +17,9 @@ mod state;
 use std::sync::Arc;
 
 use slime_config::Train;
+use slime_kernel::adamw;
 use slime_model::ParamStore;
-use slime_torch::{AdamW, ParamState, adamw_step, clip_coefficient};
-use tch::Kind;
+use slime_torch::{AdamW, ParamState, adamw_step, clip_coefficient, forget_grad};
 
 use self::gradients::{Gradient, flat_gradient};
 use self::state::{State, flat, gather, part};
@@ -75,8 +75,8 @@ impl Optimizer {
             for state in &mut self.states {
                 let grad = state.param.f_grad()?;
                 if let Some(sum_n) = state.grad_sum_n.as_mut().filter(|_| grad.defined()) {
-                    let _ = sum_n.f_add_(&grad.f_contiguous()?.f_view(-1)?.f_to_kind(Kind::Float)?)?;
-                    state.param.zero_grad();
+                    let _ = sum_n.f_add_(&grad.f_contiguous()?.f_view(-1)?)?;
+                    forget_grad(&state.param)?;
                 }
             }
             Ok(())
@@ -117,7 +117,7 @@ impl Optimizer {
             let (step, what) = (self.step, "gradient norm");
             return Err(Error::NotFinite(NotFinite { step, what, value: norm, samples: vec![] }));
         }
-        let adamw = AdamW {
+        let rates = AdamW {
             lr,
             beta1: train.adam_beta1,
             beta2: train.adam_beta2,
@@ -129,10 +129,14 @@ impl Optimizer {
         let mut pairs = self.states.iter().zip(&shares).filter(|(_, grad)| grad.numel() > 0);
         if self.is_offloaded {
             // One storage after the other, so that the host holds one gradient at a time.
-            pairs.try_for_each(|(state, grad)| state.update_on_host(grad, &adamw, step, scale))?;
+            pairs.try_for_each(|(state, grad)| state.update_on_host(grad, &rates, step, scale))?;
         } else {
             let states: Vec<ParamState> = pairs.map(|(state, grad)| state.with(grad)).collect();
-            adamw_step(&states, &adamw, step, scale)?;
+            if shares.iter().all(adamw::is_supported) {
+                adamw::step(&states, &rates, step, scale).map_err(slime_model::Error::from)?;
+            } else {
+                adamw_step(&states, &rates, step, scale)?;
+            }
         }
         self.step = step;
         self.gather_weights()?;
@@ -153,7 +157,7 @@ impl Optimizer {
     pub fn zero_grads(&mut self) -> Result<()> {
         tch::no_grad(|| {
             for state in &mut self.states {
-                state.param.zero_grad();
+                forget_grad(&state.param)?;
                 if let Some(sum_n) = &mut state.grad_sum_n {
                     let _ = sum_n.f_zero_()?;
                 }

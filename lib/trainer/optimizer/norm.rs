@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use slime_comm::{Collectives, Op};
+use slime_kernel::adamw;
 use slime_torch::{Group, floats, global_norm};
 use tch::{Device, Kind, Tensor};
 
@@ -19,20 +20,28 @@ use crate::Result;
 /// A failed collective.
 pub(super) fn norm(grads: &Gradients) -> Result<f64> {
     if let Some(world) = grads.groups.world() {
-        let mut square = [global_norm(&counted(grads)?)?.powi(2)];
+        let mut square = [norm_of(&counted(grads)?)?.powi(2)];
         world.comm().all_reduce(&mut square, Op::Sum)?;
         return Ok(square[0].sqrt());
     }
     let Some(first) = grads.all.first() else { return Ok(0.0) };
     let (group, shares) = (grads.groups.of(&first.spec), grads.shares()?);
     if grads.device() != Device::Cpu {
-        let mut square = [global_norm(&shares)?.powi(2)];
+        let mut square = [norm_of(&shares)?.powi(2)];
         group.comm().all_reduce(&mut square, Op::Sum)?;
         return Ok(square[0].sqrt());
     }
     let own = shares.iter().map(block_sums).collect::<Result<Vec<_>>>()?;
     let sums = in_order(group, grads, &own)?;
     Ok(sums.iter().sum::<f64>().sqrt())
+}
+
+/// The norm of tensors of one device.
+fn norm_of(tensors: &[Tensor]) -> Result<f64> {
+    if !tensors.is_empty() && tensors.iter().all(adamw::is_supported) {
+        return Ok(adamw::global_norm(tensors).map_err(slime_model::Error::from)?);
+    }
+    Ok(global_norm(tensors)?)
 }
 
 /// The elements of this rank's shares that no other rank counts.
