@@ -18,7 +18,7 @@ pub fn copy(dir: &Path, publication: &Publication, dst: &Path) -> Result<()> {
     for spec in &tensors {
         writer.write(&spec.name, &reader.tensor(&spec.name)?)?;
     }
-    copy_side_files(dir, &writer)?;
+    each_side_file(dir, |name, bytes| writer.add_file(name, bytes))?;
     let got = writer.digest().hash;
     if got != publication.hash {
         return Err(Error::Identity { path: dst.to_owned(), expected: publication.hash, got });
@@ -27,8 +27,8 @@ pub fn copy(dir: &Path, publication: &Publication, dst: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies what lies beside the safetensors files and their index, which the writer makes itself.
-fn copy_side_files(dir: &Path, writer: &DiskWriter) -> Result<()> {
+/// Hands over what lies beside the safetensors files and their index, which a writer makes itself.
+pub(crate) fn each_side_file(dir: &Path, mut take: impl FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
     let refused = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::Read { path, source }
@@ -38,7 +38,7 @@ fn copy_side_files(dir: &Path, writer: &DiskWriter) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_weights = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
         if path.is_file() && !is_weights {
-            writer.add_file(&name, &fs::read(&path).map_err(refused(&path))?)?;
+            take(&name, &fs::read(&path).map_err(refused(&path))?)?;
         }
     }
     Ok(())

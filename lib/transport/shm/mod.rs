@@ -3,7 +3,7 @@
 
 mod outgoing;
 pub(crate) mod room;
-mod segment;
+pub(crate) mod segment;
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
