@@ -1,8 +1,9 @@
 //! The ways of the weights against plain copies of the same bytes, and versions in changes against whole ones where the link
 //! is slow, after steps of `AdamW` at the learning rate of reinforcement learning.
 //!
-//! `cargo bench -p slime-transport --bench sync`; `SYNC_PARAMS` (million) and `SYNC_REPEATS` set the size. Everything lies in
-//! /dev/shm, so that no disk hides what the ways themselves cost; a link is added as bytes over its rate.
+//! `cargo bench -p slime-transport --bench sync`; `SYNC_PARAMS` (million) and `SYNC_REPEATS` set the size. Run
+//! directories lie in /dev/shm, so that no disk hides what the ways themselves cost, or in `SYNC_DIR`; a link is added as bytes
+//! over its rate.
 #![allow(clippy::print_stdout, missing_docs)]
 
 use std::time::Duration;
@@ -44,18 +45,19 @@ fn main() {
     println!("{} million parameters in bf16, {:.1} MB, lr {LR:e}", num_params >> 20, num_bytes as f64 / 1e6);
 
     let mut held = weights.clone();
-    let root = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let place = std::env::var("SYNC_DIR").unwrap_or_else(|_| "/dev/shm".to_owned());
+    let root = tempfile::tempdir_in(&place).expect("a folder");
     let (mut copy, mut fresh, mut write) = (Vec::new(), Vec::new(), Vec::new());
     let mut ceilings = || {
         let (into_held, into_new) = plain_copies(&weights, &mut held);
         copy.push(into_held);
         fresh.push(into_new);
-        write.push(plain_write_and_read(root.path(), &weights).expect("room in memory").0);
+        write.push(plain_write_and_read(root.path(), &weights).expect("room").0);
     };
     let mut timed = Vec::new();
     for transport in SyncTransport::ALL {
         ceilings();
-        let root = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+        let root = tempfile::tempdir_in(&place).expect("a folder");
         let config = Sync { transport, full_interval: u64::MAX, ..Sync::default() };
         let mut versions = weights.clone();
         let mut num_changed = 0;
@@ -74,7 +76,7 @@ fn main() {
     let [copy, fresh, write] = [copy, fresh, write].map(middle);
     let rate = |time: Duration| num_bytes as f64 / time.as_secs_f64() / 1e9;
     println!(
-        "memcpy {:.2} GB/s, into new memory {:.2}, write to tmpfs {:.2}",
+        "memcpy {:.2} GB/s, into new memory {:.2}, plain write {:.2}",
         rate(copy),
         rate(fresh),
         rate(write)

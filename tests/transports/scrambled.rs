@@ -51,7 +51,9 @@ fn send(
     };
     let sent = snapshot(of);
     let mut outgoing = ways.sender().begin(outgoing).expect("there is room");
-    sent.iter().for_each(|(name, bytes)| outgoing.write(name, bytes).expect("there is room"));
+    for (name, bytes) in &sent {
+        outgoing.write(name, bytes).expect("there is room");
+    }
     let publication = outgoing.finish().expect("there is room");
     let text = serde_json::to_vec(&publication).expect("JSON");
     store.commit(&paths::version(place), &text).expect("writable");
