@@ -68,7 +68,7 @@ impl Shm {
         for entry in fs::read_dir(&self.memory_dir).map_err(refused(&self.memory_dir))?.flatten() {
             let is_folder = entry.file_name().to_string_lossy().starts_with(PREFIX);
             let owner = fs::read_to_string(entry.path().join(OWNER)).ok().filter(|_| is_folder);
-            if owner.is_some_and(|run| !Path::new(&run).exists()) {
+            if owner.is_some_and(|run| is_gone(Path::new(&run))) {
                 // Another user's stays.
                 let _ = fs::remove_dir_all(entry.path());
             }
@@ -103,6 +103,11 @@ impl Shm {
         }
         Ok(())
     }
+}
+
+/// Whether a run directory was removed: a process that does not even see where it lay (in another container) cannot tell.
+fn is_gone(run: &Path) -> bool {
+    run.parent().is_some_and(Path::exists) && !run.exists()
 }
 
 /// The versions in a folder, and where they lie.

@@ -69,13 +69,13 @@ fn weights_in_another_nodes_memory_are_out_of_reach_and_those_of_before_a_reboot
 #[test]
 fn what_runs_left_in_memory_whose_directories_are_gone_is_removed() {
     let mut run = Run::new(SyncTransport::Shm);
-    let (gone, living) = (run.memory.path().join("slime-run-1"), run.memory.path().join("slime-run-2"));
-    for (folder, owner) in [(&gone, "/nonexistent/run"), (&living, "/proc")] {
+    let [gone, living, unseen] = [1, 2, 3].map(|n| run.memory.path().join(format!("slime-run-{n}")));
+    for (folder, owner) in [(&gone, "/proc/run"), (&living, "/proc"), (&unseen, "/nonexistent/run")] {
         fs::create_dir(folder).unwrap();
         fs::write(folder.join("RUN"), owner).unwrap();
     }
     run.publish(0..1);
-    assert!(!gone.exists() && living.exists());
+    assert!(!gone.exists() && living.exists() && unseen.exists());
     let not_memory = Sync { memory_dir: "/proc".to_owned(), ..run.config.clone() };
     let mut sender = Ways::new(&RunDir::new(run.dir.path()), &not_memory);
     let error = sender.sender().begin(run.version(place(1))).err().unwrap();
