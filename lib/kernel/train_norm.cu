@@ -5,8 +5,8 @@
 
 constexpr int PER_THREAD = (HIDDEN / 8 + THREADS - 1) / THREADS;
 constexpr int WARPS = THREADS / 32;
-// Of a multiprocessor: as many as have the registers.
-constexpr int BLOCKS_AT_ONCE = BF16 && PER_THREAD <= 2 ? 4 : 1;
+// Of a multiprocessor: more would have no registers for rows that are on their way.
+constexpr int BLOCKS_AT_ONCE = BF16 && PER_THREAD <= 2 ? 2 : 1;
 
 // The sum over the block, in all threads; `parts` is that of no sum whose readers may still be at work.
 __device__ __forceinline__ float sum_of_block(float x, float* parts) {
@@ -19,39 +19,57 @@ __device__ __forceinline__ float sum_of_block(float x, float* parts) {
     return x;
 }
 
-// One block for each token. x, delta: [tokens, HIDDEN], sum: x + delta where there is a delta; out: the norm of the sum times
+// Blocks take tokens in turn. x, delta: [tokens, HIDDEN], sum: x + delta where there is a delta; out: the norm of the sum times
 // weight; scales: [tokens], what the norm multiplies a row by.
 extern "C" __global__ void __launch_bounds__(THREADS)
     norm_forward(const Element* x, const Element* delta, const Element* weight, Element* sum, Element* out, float* scales,
-                 float eps) {
-    __shared__ float parts[WARPS];
-    const u64 row = (u64)blockIdx.x * HIDDEN;
-    Eight kept[PER_THREAD];
-    float squares = 0;
+                 float eps, int num_tokens) {
+    __shared__ float parts[2][WARPS];
+    // Of the next token, which is on its way while one is at hand.
+    Packed next_xs[PER_THREAD], next_deltas[PER_THREAD];
+    const auto fetch = [&](int token) {
+        if (token >= num_tokens) return;
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
-        const int at = (i * THREADS + threadIdx.x) * 8;
-        if (at >= HIDDEN) break;
-        kept[i] = load8(x + row + at);
-        if (delta != nullptr) {
-            const Eight more = load8(delta + row + at);
-#pragma unroll
-            for (int j = 0; j < 8; ++j) kept[i].x[j] = rounded(kept[i].x[j] + more.x[j]);
-            store8(sum + row + at, kept[i]);
+        for (int i = 0; i < PER_THREAD; ++i) {
+            const int at = (i * THREADS + threadIdx.x) * 8;
+            if (at >= HIDDEN) break;
+            next_xs[i] = load_packed(x + (u64)token * HIDDEN + at);
+            if (delta != nullptr) next_deltas[i] = load_packed(delta + (u64)token * HIDDEN + at);
         }
+    };
+    fetch(blockIdx.x);
+    int turn = 0;
+    for (int token = blockIdx.x; token < num_tokens; token += gridDim.x, turn ^= 1) {
+        const u64 row = (u64)token * HIDDEN;
+        Eight kept[PER_THREAD];
+        float squares = 0;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) squares = fmaf(kept[i].x[j], kept[i].x[j], squares);
-    }
-    const float scale = rsqrtf(sum_of_block(squares, parts) / HIDDEN + eps);
-    if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+        for (int i = 0; i < PER_THREAD; ++i) {
+            const int at = (i * THREADS + threadIdx.x) * 8;
+            if (at >= HIDDEN) break;
+            kept[i] = unpacked(next_xs[i]);
+            if (delta != nullptr) {
+                const Eight more = unpacked(next_deltas[i]);
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
-        const int at = (i * THREADS + threadIdx.x) * 8;
-        if (at >= HIDDEN) break;
-        const Eight factor = load8(weight + at);
+                for (int j = 0; j < 8; ++j) kept[i].x[j] = rounded(kept[i].x[j] + more.x[j]);
+                store8(sum + row + at, kept[i]);
+            }
 #pragma unroll
-        for (int j = 0; j < 8; ++j) kept[i].x[j] = rounded(kept[i].x[j] * scale) * factor.x[j];
-        store8(out + row + at, kept[i]);
+            for (int j = 0; j < 8; ++j) squares = fmaf(kept[i].x[j], kept[i].x[j], squares);
+        }
+        fetch(token + gridDim.x);
+        // Two buffers by turns: a thread is at most one token ahead of those that still read.
+        const float scale = rsqrtf(sum_of_block(squares, parts[turn]) / HIDDEN + eps);
+        if (threadIdx.x == 0) scales[token] = scale;
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; ++i) {
+            const int at = (i * THREADS + threadIdx.x) * 8;
+            if (at >= HIDDEN) break;
+            const Eight factor = load8(weight + at);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) kept[i].x[j] = rounded(kept[i].x[j] * scale) * factor.x[j];
+            store8(out + row + at, kept[i]);
+        }
     }
 }
 
@@ -67,20 +85,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
 #pragma unroll
         for (int j = 0; j < 8; ++j) of_weight[i].x[j] = 0;
     }
+    // Of the token at hand, and of the next one, which is on its way meanwhile.
+    Packed xs[PER_THREAD], slopes[PER_THREAD], next_xs[PER_THREAD], next_slopes[PER_THREAD];
+    float next_scale = 0;
+    const auto fetch = [&](int token) {
+        if (token >= num_tokens) return;
+        next_scale = scales[token];
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; ++i) {
+            const int at = (i * THREADS + threadIdx.x) * 8;
+            if (at >= HIDDEN) break;
+            next_xs[i] = load_packed(sum + (u64)token * HIDDEN + at);
+            next_slopes[i] = load_packed(grad_out + (u64)token * HIDDEN + at);
+        }
+    };
+    fetch(blockIdx.x);
     int turn = 0;
     for (int token = blockIdx.x; token < num_tokens; token += gridDim.x, turn ^= 1) {
         const u64 row = (u64)token * HIDDEN;
-        const float scale = scales[token];
-        Packed xs[PER_THREAD], slopes[PER_THREAD], besides[PER_THREAD];
+        const float scale = next_scale;
+        Packed besides[PER_THREAD];
         float dot = 0;
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i) {
             const int at = (i * THREADS + threadIdx.x) * 8;
             if (at >= HIDDEN) break;
-            xs[i] = load_packed(sum + row + at);
-            slopes[i] = load_packed(grad_out + row + at);
+            xs[i] = next_xs[i], slopes[i] = next_slopes[i];
             if (grad_sum != nullptr) besides[i] = load_packed(grad_sum + row + at);
         }
+        fetch(token + gridDim.x);
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i) {
             const int at = (i * THREADS + threadIdx.x) * 8;

@@ -13,8 +13,10 @@ const SOURCE: &str = concat!(include_str!("element.cuh"), include_str!("train_no
 /// Most threads of a block, and elements of a row that they hold.
 const MOST_THREADS: i64 = 256;
 const MOST_HIDDEN: i64 = MOST_THREADS * 8 * 4;
-/// Blocks that share the tokens of a backward pass: some for each of a large GPU's 132 multiprocessors.
-const NUM_BLOCKS: i64 = 132 * 4;
+/// Blocks that share the tokens of a pass: some for each of a large GPU's 132 multiprocessors, backward as many as are there at
+/// once.
+const FORWARD_BLOCKS: i64 = 132 * 16;
+const BACKWARD_BLOCKS: i64 = 132 * 2;
 
 /// Whether the kernels take rows of this width and kind there.
 pub fn is_supported(kind: Kind, hidden: i64, device: Device) -> bool {
@@ -55,8 +57,9 @@ pub fn forward(x_td: &Tensor, delta_td: Option<&Tensor>, weight_d: &Tensor, eps:
             .tensor(&sum_td)
             .tensor(&out_td)
             .tensor(&scale_t)
-            .float(eps as f32);
-        launch(arguments, "norm_forward", x_td, (hidden, num_tokens))?;
+            .float(eps as f32)
+            .int(num_tokens as i32);
+        launch(arguments, "norm_forward", x_td, (hidden, num_tokens.min(FORWARD_BLOCKS)))?;
     }
     Ok(Normed { sum_td, out_td, scale_t })
 }
@@ -79,7 +82,7 @@ pub fn backward(
     }
     is_as(NAME, "scales", scale_t, (Kind::Float, &[num_tokens], sum_td.device()))?;
     let grad_td = sum_td.f_empty_like()?;
-    let num_blocks = num_tokens.clamp(1, NUM_BLOCKS);
+    let num_blocks = num_tokens.clamp(1, BACKWARD_BLOCKS);
     let parts_bd = Tensor::f_empty([num_blocks, hidden], (Kind::Float, sum_td.device()))?;
     let arguments = Arguments::default()
         .tensor(sum_td)

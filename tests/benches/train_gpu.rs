@@ -1,5 +1,5 @@
 //! A training step on a GPU: random weights, 16,384 packed tokens, bf16. Prints the operations of the model per second, of the
-//! layers alone (forward and backward) and of the whole step (loss, clipping and AdamW too), beside the rate of a large
+//! layers alone (forward and backward) and of the whole step (loss, clipping and `AdamW` too), beside the rate of a large
 //! product, the parts of both, and the peak of the memory beside what the plan says.
 //!
 //! `cargo bench --workspace --bench train_gpu` (`tests/gpu/train.sh` runs it with the libraries it needs); `SHAPES`
@@ -30,13 +30,13 @@ use slime_trainer::flops::forward_flops;
 use slime_trainer::{MicroBatch, Scored, Settings, Trainer};
 use tch::{Device, Kind, Tensor};
 
-pub const DEVICE: Device = Device::Cuda(0);
+const DEVICE: Device = Device::Cuda(0);
 /// Of a step.
-pub const NUM_TOKENS: usize = 16_384;
+const NUM_TOKENS: usize = 16_384;
 const NUM_LAYERS: usize = 4;
 
 /// Four layers of a model.
-pub fn shape(name: &str) -> HfConfig {
+fn shape(name: &str) -> HfConfig {
     let own = match name {
         "8b" => {
             r#""model_type":"qwen3","hidden_size":4096,"intermediate_size":12288,"num_attention_heads":32,
@@ -56,7 +56,7 @@ pub fn shape(name: &str) -> HfConfig {
     HfConfig::parse(&text, Path::new("config.json")).unwrap()
 }
 
-pub fn model(config: &HfConfig) -> Model {
+fn model(config: &HfConfig) -> Model {
     let params = ParamStore::drawn_from(1, config, Kind::BFloat16, DEVICE).unwrap();
     Model::new(config.clone(), params).unwrap()
 }
@@ -75,7 +75,7 @@ fn groups(batch: &str) -> Vec<(usize, Vec<usize>)> {
 }
 
 /// The sequences of a step side by side.
-pub fn segments(batch: &str) -> Vec<Segment> {
+fn segments(batch: &str) -> Vec<Segment> {
     let (mut segments, mut start) = (Vec::new(), 0);
     for (prompt, responses) in groups(batch) {
         if let [response] = responses[..] {
@@ -103,7 +103,7 @@ fn token(at: usize) -> u32 {
 }
 
 /// Their samples; every token of a response is trained.
-pub fn samples(batch: &str) -> Vec<Scored> {
+fn samples(batch: &str) -> Vec<Scored> {
     let mut scored = Vec::new();
     for (group, (prompt_len, responses)) in groups(batch).into_iter().enumerate() {
         for (index, response) in responses.into_iter().enumerate() {
@@ -119,7 +119,7 @@ pub fn samples(batch: &str) -> Vec<Scored> {
     scored
 }
 
-pub fn settings(recompute: Recompute) -> Settings {
+fn settings(recompute: Recompute) -> Settings {
     let train = Train { lr: 1e-6, max_tokens_per_gpu: NUM_TOKENS as u32, recompute, ..Train::default() };
     let algorithm = Algorithm { loss: LossType::Sft, ..Algorithm::default() };
     Settings { train, algorithm, num_optimizer_steps: 1000, ..Settings::default() }

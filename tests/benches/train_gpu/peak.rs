@@ -32,7 +32,8 @@ pub fn tell(name: &str, batch: &str, recompute: &str) {
     let longest = samples(batch).into_iter().max_by_key(|scored| scored.sample.tokens.len()).unwrap().sample;
     let [prompt_len, response_len] = [longest.prompt_len as u64, longest.response_len() as u64];
     let (name_of_batch, batch) = (batch, Batch { tokens: NUM_TOKENS as u64, prompt_len, response_len });
-    let budget = Budget::new(&shape(name), &settings, site, batch, Others::default()).unwrap();
+    let stages = Budget::of_stages(&shape(name), &settings, site, batch, Others::default()).unwrap();
+    let budget = stages.first().unwrap();
     println!("{}", budget.lines(&settings, site, batch).join("\n"));
     let planned = budget.device_bytes(true) as f64;
     println!(
