@@ -32,7 +32,7 @@ step() {
     shift 2
     mpirun -n "$ranks" "$bin/slime-train" --set "model.path=$scratch/weights" --set run.device=cuda --set rollout.rollout_batch_size=8 \
         --set rollout.n_samples_per_prompt=4 --set train.max_tokens_per_gpu=800 --set train.lr=1e-3 "$@" \
-        --samples "$scratch/samples.jsonl" --dump "$scratch/$name" -q
+        --samples "$scratch/samples.jsonl" --dump "$scratch/$name" -q </dev/null
 }
 status=0
 for dtype in f32 bf16; do
@@ -49,7 +49,7 @@ losses = [json.load(open(f"{scratch}/{at}/loss.json"))["loss"] for at in (dtype,
 distance = sum(((one[k].double() - many[k].double()) ** 2).sum() for k in one) ** 0.5
 size = sum((one[k].double() ** 2).sum() for k in one) ** 0.5
 bound = 1e-4 if dtype == "f32" else 5e-2
-print(f"{dtype} {name}: gradients differ by {distance / size:.1e} of their norm, losses {losses[0]:.6f} and {losses[1]:.6f}")
+print(f"{dtype} {name}: gradients differ by {distance / size:.1e} of their norm, losses {losses[0]:.3e} and {losses[1]:.3e}")
 sys.exit(0 if one.keys() == many.keys() and 0 < size and distance / size < bound else 1)
 PY
     done <<'WAYS'
