@@ -4,6 +4,8 @@
 
 #[path = "fixtures/chat_model.rs"]
 mod chat_model;
+#[path = "fixtures/published.rs"]
+mod published;
 #[path = "fixtures/tiny_weights.rs"]
 mod tiny_weights;
 
@@ -170,9 +172,7 @@ fn evaluations_are_sampled_whatever_is_trained_on() {
         .replace("kind = ", "apply_chat_template = false\nkind = ")
         .replace("max_staleness = 1", "max_staleness = 0");
     fs::write(run.join("run.toml"), &config).unwrap();
-    let weights =
-        json!({"version": 0, "epoch": 1, "transport": "disk", "path": dir.path().join("model"), "hash": 0});
-    fs::write(run.join("version/000000.e001.json"), weights.to_string()).unwrap();
+    published::publish_first(&run, &dir.path().join("model"));
     let log = fs::File::create(run.join("log.txt")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_slime-rollout"));
     let mut tool = command.arg("--follow").arg(&run).stderr(log).spawn().unwrap();

@@ -1,6 +1,9 @@
 //! slime-rollout as a user runs it: samples, scores, and what it says about bad input.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
+#[path = "fixtures/published.rs"]
+mod published;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -235,8 +238,7 @@ fn run_dir(dir: &TempDir) -> PathBuf {
     fs::write(run.join("run.toml"), config).unwrap();
     fs::write(run.join("epoch/000001"), json!({"epoch": 1, "parent": null, "checkpoint": 0}).to_string())
         .unwrap();
-    let publication = json!({"version": 0, "epoch": 1, "transport": "disk", "path": weights, "hash": 1});
-    fs::write(run.join("version/000000.e001.json"), publication.to_string()).unwrap();
+    published::publish_first(&run, &weights);
     run
 }
 

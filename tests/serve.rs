@@ -7,6 +7,8 @@ mod clients;
 mod foreign;
 #[path = "serve/packages.rs"]
 mod packages;
+#[path = "fixtures/published.rs"]
+mod published;
 #[path = "fixtures/python.rs"]
 mod python;
 #[path = "fixtures/server.rs"]

@@ -139,8 +139,9 @@ fn a_replica_whose_engine_is_a_server_commits_the_same_step() {
     for is_away in [false, true] {
         let root = tempfile::TempDir::new().unwrap();
         let run = root.path().join("run");
-        let weights = run.join("weights");
+        let weights = root.path().join("model");
         std::fs::create_dir_all(&weights).unwrap();
+        std::fs::create_dir_all(&run).unwrap();
         crate::server::write_weights(&weights);
         for folder in ["epoch", "version", "control"] {
             std::fs::create_dir_all(run.join(folder)).unwrap();
@@ -153,8 +154,7 @@ fn a_replica_whose_engine_is_a_server_commits_the_same_step() {
         std::fs::write(run.join("run.toml"), config).unwrap();
         let epoch = json!({"epoch": 1, "parent": null, "checkpoint": 0});
         std::fs::write(run.join("epoch/000001"), epoch.to_string()).unwrap();
-        let publication = json!({"version": 0, "epoch": 1, "transport": "disk", "path": weights, "hash": 1});
-        std::fs::write(run.join("version/000000.e001.json"), publication.to_string()).unwrap();
+        crate::published::publish_first(&run, &weights);
         let server = is_away.then(|| {
             Server::start(&["--weight-root", root.path().to_str().unwrap(), "--weight-version", "first"])
         });
