@@ -45,6 +45,7 @@ fn convert_share(
     for shard in (comm.rank()..num_shards).step_by(comm.size()) {
         writer.write_shard(shard, &plan.outputs)?;
     }
+    writer.sync()?;
     comm.barrier().map_err(of_comm)?;
     if comm.rank() > 0 {
         return Ok(());

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 
 use slime_cli::{Failure, exit};
@@ -78,21 +79,40 @@ impl Checkpoint {
     pub fn read(&self, name: &str) -> Result<Cow<'_, [u8]>, Failure> {
         match self {
             Self::Safetensors(weights) => weights.tensor(name).map(|tensor| tensor.bytes).map_err(failure),
-            Self::Gguf(gguf, sources) => {
-                let source = sources.iter().find(|source| source.hf_name == name);
-                let missing =
-                    || Failure::data(format!("{}: tensor {name} is missing", gguf.path().display()));
-                let values = gguf.read(source.ok_or_else(missing)?).map_err(failure)?;
-                slime_weights::encode_f32(name, &values, Dtype::F32).map(Cow::Owned).map_err(failure)
+            Self::Gguf(_, sources) => {
+                let num = sources.iter().find(|source| source.hf_name == name).map(GgufSource::num_elements);
+                let mut bytes = Vec::new();
+                self.read_elements(name, 0..num.unwrap_or(0), &mut bytes)?;
+                Ok(Cow::Owned(bytes))
             }
         }
     }
 
-    /// The directory whose tensor `name` can be read in pieces.
-    pub fn stored(&self, name: &str) -> Option<&WeightDir> {
+    /// The bytes of the elements `range` of a tensor that [`Self::is_read_in_pieces`].
+    pub fn read_elements(
+        &self,
+        name: &str,
+        range: Range<usize>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
         match self {
-            Self::Safetensors(weights) if !weights.is_quantised(name) => Some(weights),
-            _ => None,
+            Self::Safetensors(weights) => weights.read_elements(name, range, buffer).map_err(failure),
+            Self::Gguf(gguf, sources) => {
+                let source = sources.iter().find(|source| source.hf_name == name);
+                let missing =
+                    || Failure::data(format!("{}: tensor {name} is missing", gguf.path().display()));
+                let values = gguf.read(source.ok_or_else(missing)?, range).map_err(failure)?;
+                *buffer = slime_weights::encode_f32(name, &values, Dtype::F32).map_err(failure)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a tensor can be read in pieces, so that nobody holds all of it: all but quantised ones.
+    pub fn is_read_in_pieces(&self, name: &str) -> bool {
+        match self {
+            Self::Safetensors(weights) => !weights.is_quantised(name),
+            Self::Gguf(..) => true,
         }
     }
 

@@ -47,6 +47,11 @@ impl<'a> TensorWriter<'a> {
                 Some(part) => self.write_part(output, part)?,
             }
         }
+        Ok(())
+    }
+
+    /// Waits until the files are durable.
+    pub fn sync(&mut self) -> Result<(), Failure> {
         self.writer.end_shard().map_err(failure)
     }
 
@@ -133,12 +138,12 @@ fn for_each_step(
         }
         Segment::Of { checkpoint, name, range } => {
             let checkpoint = &checkpoints[*checkpoint];
-            let Some(weights) = checkpoint.stored(name) else {
+            if !checkpoint.is_read_in_pieces(name) {
                 let size = dtype.num_bytes();
                 return hand(&checkpoint.read(name)?[range.start * size..range.end * size]);
-            };
+            }
             for start in range.clone().step_by(STEP) {
-                weights.read_elements(name, start..range.end.min(start + STEP), buffer).map_err(failure)?;
+                checkpoint.read_elements(name, start..range.end.min(start + STEP), buffer)?;
                 hand(buffer)?;
             }
             if range.is_empty() { hand(&[]) } else { Ok(()) }

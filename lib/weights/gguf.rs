@@ -125,6 +125,19 @@ impl Gguf {
         let tensor = self.tensors.get(name).ok_or_else(missing)?;
         Ok(tensor.block_type.to_f32(mapped(&self.path, &self.map, tensor.range.clone())?))
     }
+
+    /// The values of the rows `rows` (of the first dimension) of a tensor of at least two, row-major.
+    ///
+    /// # Errors
+    /// There is no such tensor, or its bytes cannot be read (any more).
+    pub(crate) fn rows_to_f32(&self, name: &str, rows: Range<usize>) -> Result<Vec<f32>> {
+        let missing = || Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() };
+        let tensor = self.tensors.get(name).ok_or_else(missing)?;
+        // Blocks lie within rows.
+        let of_row = tensor.range.len() / tensor.shape.first().copied().unwrap_or(1).max(1);
+        let at = |row: usize| tensor.range.start + row * of_row;
+        Ok(tensor.block_type.to_f32(mapped(&self.path, &self.map, at(rows.start)..at(rows.end))?))
+    }
 }
 
 type Parsed = (BTreeMap<String, GgufValue>, BTreeMap<String, GgufTensor>);

@@ -2,6 +2,8 @@
 //!
 //! The renaming and the row order are the inverse of llama.cpp's `convert_hf_to_gguf.py`.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value, json};
 use slime_config::{Family, HfConfig};
 
@@ -105,17 +107,34 @@ impl Gguf {
         }
     }
 
-    /// The values of a Hugging Face tensor, its rows in the order of `transformers`.
+    /// The elements `range` of a Hugging Face tensor, its rows in the order of `transformers`. Of a matrix only the rows are
+    /// read that have them.
     ///
     /// # Errors
-    /// There is no such tensor.
-    pub fn read(&self, source: &GgufSource) -> Result<Vec<f32>> {
-        let values = self.to_f32(&source.gguf_name)?;
-        if source.interleaved_heads == 0 {
-            return Ok(values);
-        }
-        let row_len = source.shape.iter().skip(1).product();
-        Ok(separate_halves(&values, source.interleaved_heads, row_len))
+    /// There is no such tensor, or its bytes cannot be read (any more).
+    pub fn read(&self, source: &GgufSource, range: Range<usize>) -> Result<Vec<f32>> {
+        let row_len: usize = source.shape.iter().skip(1).product();
+        let rows = range.start / row_len.max(1)..range.end.div_ceil(row_len.max(1));
+        let mut values = match (source.shape.len(), source.interleaved_heads) {
+            (0 | 1, 0) => return Ok(self.to_f32(&source.gguf_name)?[range].to_vec()),
+            (0 | 1, _) => {
+                let all = self.to_f32(&source.gguf_name)?;
+                return Ok(range.map(|row| all[source.row_in_file(row)]).collect());
+            }
+            (_, 0) => self.rows_to_f32(&source.gguf_name, rows.clone())?,
+            _ => {
+                let mut values = Vec::with_capacity(rows.len() * row_len);
+                for row in rows.clone() {
+                    let row = source.row_in_file(row);
+                    values.extend(self.rows_to_f32(&source.gguf_name, row..row + 1)?);
+                }
+                values
+            }
+        };
+        let before = range.start - rows.start * row_len;
+        values.truncate(before + range.len());
+        values.drain(..before);
+        Ok(values)
     }
 
     /// The family, with what `transformers` calls its model.
@@ -193,19 +212,23 @@ fn gguf_name(hf_name: &str) -> String {
     name.replace("input_layernorm", "attn_norm")
 }
 
-/// Undoes llama.cpp's row order of q and k in `llama` files: there row `2 i + j` of a head is row `i` of half `j`.
-fn separate_halves(values: &[f32], num_heads: usize, row_len: usize) -> Vec<f32> {
-    let half = values.len() / row_len / num_heads / 2;
-    let mut separated = Vec::with_capacity(values.len());
-    for head in values.chunks_exact(2 * half * row_len) {
-        for j in 0..2 {
-            for i in 0..half {
-                let row = 2 * i + j;
-                separated.extend_from_slice(&head[row * row_len..(row + 1) * row_len]);
-            }
+impl GgufSource {
+    /// Which row of the file is a row of the tensor. In `llama` files llama.cpp has row `i` of half `j` of a head of q and k as its
+    /// row `2 i + j`.
+    fn row_in_file(&self, row: usize) -> usize {
+        if self.interleaved_heads == 0 {
+            return row;
         }
+        let of_head = self.shape[0] / self.interleaved_heads;
+        let (head, half) = (row / of_head, of_head / 2);
+        let (j, i) = (row % of_head / half, row % half);
+        head * of_head + 2 * i + j
     }
-    separated
+
+    /// Elements of the tensor.
+    pub fn num_elements(&self) -> usize {
+        self.shape.iter().product()
+    }
 }
 
 #[cfg(test)]
@@ -215,8 +238,16 @@ mod tests {
     #[test]
     fn halves_of_each_head_are_separated() {
         // Two heads of four rows, one value per row, numbered as transformers has them and ordered as llama.cpp writes.
-        let file = [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0];
-        assert_eq!(separate_halves(&file, 2, 1), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+        let file = [0, 2, 1, 3, 4, 6, 5, 7];
+        let names = |interleaved_heads| GgufSource {
+            hf_name: String::new(),
+            shape: vec![8, 1],
+            gguf_name: String::new(),
+            interleaved_heads,
+        };
+        let order = |source: GgufSource| (0..8).map(|row| file[source.row_in_file(row)]).collect::<Vec<_>>();
+        assert_eq!(order(names(2)), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(order(names(0)), file);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
@@ -13,6 +14,8 @@ use crate::{Dtype, Error, Result, safetensors};
 
 /// The usual size of a shard in the Hugging Face layout, in bytes.
 pub const MAX_SHARD_BYTES: usize = 5_000_000_000;
+/// Bytes after which the disk is asked for what came so far.
+const SYNC_BYTES: usize = 64 << 20;
 
 /// A tensor that will be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +56,9 @@ pub struct WeightWriter {
     tensors: Vec<TensorSpec>,
     /// Index of the first tensor of each shard.
     shard_starts: Vec<usize>,
-    file: Option<(PathBuf, File)>,
+    file: Option<Shard>,
+    /// Files that are written and on their way to the disk.
+    syncing: Vec<Sync>,
     /// The tensor that is written next, the bytes of it that are there, and their checksum so far.
     next: usize,
     filled: usize,
@@ -63,6 +68,49 @@ pub struct WeightWriter {
     hashes: BTreeMap<String, String>,
     /// Whether the temporary directory goes with this writer.
     is_owner: bool,
+}
+
+/// The file that is being written.
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: File,
+    /// Bytes that the disk was not asked for yet.
+    unsynced: usize,
+    sync: Option<Sync>,
+}
+
+/// A file that another thread makes durable, so that the disk works while the next bytes come.
+#[derive(Debug)]
+struct Sync {
+    path: PathBuf,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Sync {
+    fn start(path: &Path, file: File) -> Self {
+        let thread = std::thread::spawn(move || file.sync_all());
+        Self { path: path.to_owned(), thread }
+    }
+
+    fn finish(self) -> Result<()> {
+        let panicked = |_| Err(io::Error::other("the thread that syncs panicked"));
+        self.thread.join().unwrap_or_else(panicked).map_err(Error::write(&self.path))
+    }
+}
+
+impl Shard {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(Error::write(&self.path))?;
+        self.unsynced += bytes.len();
+        let is_idle = self.sync.as_ref().is_none_or(|sync| sync.thread.is_finished());
+        if self.unsynced >= SYNC_BYTES && is_idle {
+            self.sync.take().map_or(Ok(()), Sync::finish)?;
+            let file = self.file.try_clone().map_err(Error::write(&self.path))?;
+            (self.sync, self.unsynced) = (Some(Sync::start(&self.path, file)), 0);
+        }
+        Ok(())
+    }
 }
 
 /// A checksum in the making.
@@ -105,6 +153,7 @@ impl WeightWriter {
             missing: (0..tensors.len()).collect(),
             tensors,
             file: None,
+            syncing: Vec::new(),
             next: 0,
             filled: 0,
             hash: Some(RunningHash(Xxh3Default::new())),
@@ -204,8 +253,8 @@ impl WeightWriter {
         if let Some(hash) = &mut self.hash {
             hash.0.update(bytes);
         }
-        if let Some((path, file)) = &mut self.file {
-            file.write_all(bytes).map_err(Error::write(path))?;
+        if let Some(shard) = &mut self.file {
+            shard.write(bytes)?;
         }
         self.filled += bytes.len();
         if self.filled == num_bytes {
@@ -266,26 +315,33 @@ impl WeightWriter {
     }
 
     fn create_shard(&mut self) -> Result<()> {
-        self.end_shard()?;
+        self.close_shard()?;
         let shard = self.shard_of(self.next);
         let (header, name) = (self.header(shard), self.shard_name(shard));
         // Messages name the place the file is for.
         let path = self.target.join(&name);
         let mut file = File::create(self.temporary.join(&name)).map_err(Error::write(&path))?;
         file.write_all(&header).map_err(Error::write(&path))?;
-        self.file = Some((path, file));
+        self.file = Some(Shard { path, file, unsynced: header.len(), sync: None });
         Ok(())
     }
 
-    /// Makes the file that is being written durable; whoever has joined calls it behind its last tensor.
+    /// Ends the file that is being written; another thread makes it durable.
+    fn close_shard(&mut self) -> Result<()> {
+        if let Some(Shard { path, file, sync, .. }) = self.file.take() {
+            sync.map_or(Ok(()), Sync::finish)?;
+            self.syncing.push(Sync::start(&path, file));
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was written is durable; whoever has joined calls it behind its last tensor.
     ///
     /// # Errors
     /// The disk refuses.
     pub fn end_shard(&mut self) -> Result<()> {
-        match self.file.take() {
-            Some((path, file)) => file.sync_all().map_err(Error::write(&path)),
-            None => Ok(()),
-        }
+        self.close_shard()?;
+        self.syncing.drain(..).try_for_each(Sync::finish)
     }
 
     fn header(&self, shard: usize) -> Vec<u8> {
