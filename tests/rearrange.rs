@@ -195,6 +195,28 @@ fn sparse_model(dir: &Path, num_bytes: u64) {
     file.set_len(8 + header.len() as u64 + num_bytes + 8192).unwrap();
 }
 
+/// A GGUF file of a model whose three matrices of an MLP have `width` rows or columns, quantised zeros.
+fn sparse_gguf(path: &Path, width: u64) {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gguf/tiny.gguf");
+    let mut bytes = fs::read(fixture).unwrap();
+    let behind = |bytes: &[u8], word: &str| {
+        bytes.windows(word.len()).position(|part| part == word.as_bytes()).unwrap() + word.len()
+    };
+    let at = behind(&bytes, "llama.feed_forward_length") + 4;
+    bytes[at..at + 4].copy_from_slice(&(width as u32).to_le_bytes());
+    // The last tensor of the fixture ends before this.
+    let mut offset = 17_984_u64;
+    for (name, place, bytes_of_block) in [("gate", 1, 20), ("up", 1, 18), ("down", 0, 34)] {
+        // Dimensions, type and offset: the width is the second dimension, or for the last matrix the first.
+        let at = behind(&bytes, &format!("blk.0.ffn_{name}.weight")) + 4;
+        bytes[at + 8 * place..at + 8 * place + 8].copy_from_slice(&width.to_le_bytes());
+        bytes[at + 20..at + 28].copy_from_slice(&offset.to_le_bytes());
+        offset += width * bytes_of_block;
+    }
+    fs::write(path, &bytes).unwrap();
+    fs::File::options().write(true).open(path).unwrap().set_len(offset + 8192).unwrap();
+}
+
 /// The line of `/proc/PID/status`, in kB.
 fn peak_kb(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -227,6 +249,11 @@ fn memory_does_not_grow_with_the_size_of_a_tensor() {
         assert!(peak < 256 << 10, "{line}: {peak} kB");
         fs::remove_dir_all(root.path().join("copy")).unwrap();
     }
+    // Three matrices of a GiB each.
+    sparse_gguf(&root.path().join("large.gguf"), 8 << 20);
+    let line = "import large.gguf copy --dtype bf16";
+    let peak = peak_of(root.path(), line);
+    assert!(peak < 256 << 10, "{line}: {peak} kB");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 //! Definition: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3, little-endian.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -59,6 +61,7 @@ impl GgufTensor {
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
+    file: File,
     map: Mmap,
     metadata: BTreeMap<String, GgufValue>,
     tensors: BTreeMap<String, GgufTensor>,
@@ -71,9 +74,9 @@ impl Gguf {
     /// It cannot be read, is not GGUF, is truncated, or has a tensor of a type that is not read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let (_, map) = map_file(path)?;
+        let (file, map) = map_file(path)?;
         let (metadata, tensors) = parse(path, &map)?;
-        Ok(Self { path: path.to_owned(), map, metadata, tensors })
+        Ok(Self { path: path.to_owned(), file, map, metadata, tensors })
     }
 
     /// The file.
@@ -133,10 +136,13 @@ impl Gguf {
     pub(crate) fn rows_to_f32(&self, name: &str, rows: Range<usize>) -> Result<Vec<f32>> {
         let missing = || Error::NoTensor { path: self.path.clone(), tensor: name.to_owned() };
         let tensor = self.tensors.get(name).ok_or_else(missing)?;
-        // Blocks lie within rows.
+        // Blocks lie within rows. They are read, for pages that were looked at in a mapping stay in memory.
         let of_row = tensor.range.len() / tensor.shape.first().copied().unwrap_or(1).max(1);
-        let at = |row: usize| tensor.range.start + row * of_row;
-        Ok(tensor.block_type.to_f32(mapped(&self.path, &self.map, at(rows.start)..at(rows.end))?))
+        let mut bytes = vec![0; rows.len() * of_row];
+        self.file
+            .read_exact_at(&mut bytes, (tensor.range.start + rows.start * of_row) as u64)
+            .map_err(|source| Error::Read { path: self.path.clone(), source })?;
+        Ok(tensor.block_type.to_f32(&bytes))
     }
 }
 
