@@ -39,7 +39,7 @@ pub struct Output {
 }
 
 impl Segment {
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         match self {
             Self::Of { range, .. } => range.len(),
             Self::Zeros(len) => *len,

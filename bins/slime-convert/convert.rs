@@ -175,14 +175,14 @@ fn begin(
     comm: &dyn Communicator,
 ) -> Result<WeightWriter, Failure> {
     if comm.rank() == 0 {
-        let writer = WeightWriter::create(dst, specs, max_shard_size).map_err(failure)?;
+        let writer = WeightWriter::create(dst, specs, max_shard_size).map_err(failure)?.without_hashes();
         let path = writer.temporary().as_os_str().as_encoded_bytes().to_vec();
         share(path, comm)?;
         return Ok(writer);
     }
     let path = String::from_utf8(share(Vec::new(), comm)?);
     let path = path.map_err(|_| Failure::usage(format!("{}: expected a name in UTF-8", dst.display())))?;
-    Ok(WeightWriter::join(dst, path, specs, max_shard_size))
+    Ok(WeightWriter::join(dst, path, specs, max_shard_size).without_hashes())
 }
 
 /// Rank 0's bytes on every rank.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use slime_cli::{Failure, exit};
 use slime_config::HfConfig;
-use slime_weights::{Dtype, Gguf, GgufSource, TensorSpec, WeightDir, check};
+use slime_weights::{Dtype, FileRange, Gguf, GgufSource, TensorSpec, WeightDir, check};
 
 use crate::failure;
 use crate::side_files::{SideFiles, pretty};
@@ -105,6 +105,14 @@ impl Checkpoint {
                 *buffer = slime_weights::encode_f32(name, &values, Dtype::F32).map_err(failure)?;
                 Ok(())
             }
+        }
+    }
+
+    /// Where elements of a tensor lie as they are; nowhere if they are computed.
+    pub fn file_range(&self, name: &str, range: Range<usize>) -> Result<Option<FileRange<'_>>, Failure> {
+        match self {
+            Self::Safetensors(weights) => weights.file_range(name, range).map_err(failure),
+            Self::Gguf(..) => Ok(None),
         }
     }
 

@@ -1,4 +1,7 @@
-//! Writes tensors of a conversion: in pieces of bounded size, or quantised one matrix at a time.
+//! Writes tensors of a conversion: copied where they stay as they are, else in pieces of bounded size, or quantised one matrix
+//! at a time.
+
+use std::ops::Range;
 
 use slime_cli::Failure;
 use slime_weights::{Dtype, Error, Quantiser, WeightWriter, cast, decode_f32, first_not_finite};
@@ -10,6 +13,10 @@ use crate::side_files::SideFiles;
 
 /// Elements that are read, cast and written at once.
 const STEP: usize = 4 << 20;
+/// Elements that are copied and checked at once.
+const COPY_STEP: usize = 32 << 20;
+/// Elements that are read at once to be checked: they stay in the cache of a core.
+const CHECK_STEP: usize = 128 << 10;
 
 /// A directory in the making and what it is made of.
 pub struct TensorWriter<'a> {
@@ -78,6 +85,10 @@ impl<'a> TensorWriter<'a> {
             return self.writer.write_part(name, &[]).map_err(failure);
         }
         for segment in &piece.segments {
+            if to == piece.dtype && self.copy(name, to, segment, done)? {
+                done += segment.len();
+                continue;
+            }
             let writer = &mut self.writer;
             let checkpoints = self.checkpoints;
             for_each_step(checkpoints, segment, piece.dtype, &mut self.buffer, |bytes| {
@@ -90,6 +101,26 @@ impl<'a> TensorWriter<'a> {
             })?;
         }
         Ok(())
+    }
+
+    /// Copies a segment, the elements from `done` on of a tensor, while it is read beside to see that all are finite; false if
+    /// its bytes do not lie in a file.
+    fn copy(&mut self, tensor: &str, dtype: Dtype, segment: &Segment, done: usize) -> Result<bool, Failure> {
+        let Segment::Of { checkpoint, name, range } = segment else { return Ok(false) };
+        let (writer, checkpoint) = (&mut self.writer, &self.checkpoints[*checkpoint]);
+        for start in range.clone().step_by(COPY_STEP) {
+            let step = start..range.end.min(start + COPY_STEP);
+            let Some(from) = checkpoint.file_range(name, step.clone())? else { return Ok(false) };
+            let (checked, copied) = rayon::join(
+                || find_not_finite(checkpoint, name, step, dtype),
+                || writer.copy_part(tensor, &from).map_err(failure),
+            );
+            if let Some(index) = checked? {
+                return Err(not_finite(self.checkpoints, segment, tensor, done + index - range.start));
+            }
+            copied?;
+        }
+        Ok(!range.is_empty())
     }
 
     /// A part of a quantised matrix; the matrix stays until another one is asked for.
@@ -117,6 +148,23 @@ impl<'a> TensorWriter<'a> {
         }
         quantiser.quantise(&values, &piece.shape).map_err(failure)
     }
+}
+
+/// The first of the elements `range` of a tensor that is NaN or infinite.
+fn find_not_finite(
+    checkpoint: &Checkpoint,
+    name: &str,
+    range: Range<usize>,
+    dtype: Dtype,
+) -> Result<Option<usize>, Failure> {
+    let mut buffer = Vec::new();
+    for start in range.clone().step_by(CHECK_STEP) {
+        checkpoint.read_elements(name, start..range.end.min(start + CHECK_STEP), &mut buffer)?;
+        if let Some(index) = first_not_finite(&buffer, dtype) {
+            return Ok(Some(start + index));
+        }
+    }
+    Ok(None)
 }
 
 /// Hands the elements of a segment, which are of type `dtype`, over step by step.

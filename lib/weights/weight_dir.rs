@@ -15,7 +15,7 @@ use crate::mapping::{map_file, mapped};
 use crate::quantised::{self, Method, Part, QuantisedWeight};
 use crate::safetensors::{self, Entry};
 use crate::shard_index::{read_index, unlisted_shard};
-use crate::{Dtype, Error, Result, TensorInfo, cast, dtype};
+use crate::{Dtype, Error, FileRange, Result, TensorInfo, cast, dtype};
 
 /// An opened weight directory (or a single safetensors file); all headers are checked.
 ///
@@ -255,23 +255,32 @@ impl WeightDir {
     /// # Errors
     /// There is no such tensor, it is shorter, or its bytes cannot be read (any more).
     pub fn read_elements(&self, name: &str, range: Range<usize>, buffer: &mut Vec<u8>) -> Result<()> {
+        let (size, stored) = (self.info(name)?.dtype.num_bytes(), self.file_range(name, range.clone())?);
+        buffer.resize(range.len() * size, 0);
+        match stored {
+            None => buffer.copy_from_slice(&self.tensor(name)?.bytes[range.start * size..range.end * size]),
+            Some(FileRange { path, file, range }) => {
+                file.read_exact_at(buffer, range.start).map_err(Error::read(path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the elements `range` of a tensor lie; nowhere if they are computed from a quantised form.
+    ///
+    /// # Errors
+    /// The tensor is missing or has fewer elements.
+    pub fn file_range(&self, name: &str, range: Range<usize>) -> Result<Option<FileRange<'_>>> {
         let (info, source) = self.tensors.get(name).ok_or_else(|| self.missing(name))?;
-        let bytes = range.start * info.dtype.num_bytes()..range.end * info.dtype.num_bytes();
         let len = info.shape.iter().product::<usize>();
         if range.end > len {
             let (expected, got) = (format!("at least {} elements", range.end), len.to_string());
             return Err(Error::Dtype { tensor: name.to_owned(), expected, got });
         }
-        buffer.resize(bytes.len(), 0);
-        match source {
-            Source::Quantised(_) => buffer.copy_from_slice(&self.tensor(name)?.bytes[bytes]),
-            Source::Stored(place) => {
-                let shard = &self.shards[place.shard];
-                let offset = (place.range.start + bytes.start) as u64;
-                shard.file.read_exact_at(buffer, offset).map_err(Error::read(&shard.path))?;
-            }
-        }
-        Ok(())
+        let Source::Stored(place) = source else { return Ok(None) };
+        let Shard { path, file, .. } = &self.shards[place.shard];
+        let offset = |element: usize| (place.range.start + element * info.dtype.num_bytes()) as u64;
+        Ok(Some(FileRange { path, file, range: offset(range.start)..offset(range.end) }))
     }
 
     /// Whether a tensor is computed from quantised parts, all of it at once.

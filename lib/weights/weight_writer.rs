@@ -5,17 +5,15 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-use crate::{Dtype, Error, Result, safetensors};
+use crate::shard_file::{Pending, ShardFile};
+use crate::{Dtype, Error, FileRange, Result, safetensors};
 
 /// The usual size of a shard in the Hugging Face layout, in bytes.
 pub const MAX_SHARD_BYTES: usize = 5_000_000_000;
-/// Bytes after which the disk is asked for what came so far.
-const SYNC_BYTES: usize = 64 << 20;
 
 /// A tensor that will be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,9 +54,9 @@ pub struct WeightWriter {
     tensors: Vec<TensorSpec>,
     /// Index of the first tensor of each shard.
     shard_starts: Vec<usize>,
-    file: Option<Shard>,
+    file: Option<ShardFile>,
     /// Files that are written and on their way to the disk.
-    syncing: Vec<Sync>,
+    syncing: Vec<Pending>,
     /// The tensor that is written next, the bytes of it that are there, and their checksum so far.
     next: usize,
     filled: usize,
@@ -68,49 +66,6 @@ pub struct WeightWriter {
     hashes: BTreeMap<String, String>,
     /// Whether the temporary directory goes with this writer.
     is_owner: bool,
-}
-
-/// The file that is being written.
-#[derive(Debug)]
-struct Shard {
-    path: PathBuf,
-    file: File,
-    /// Bytes that the disk was not asked for yet.
-    unsynced: usize,
-    sync: Option<Sync>,
-}
-
-/// A file that another thread makes durable, so that the disk works while the next bytes come.
-#[derive(Debug)]
-struct Sync {
-    path: PathBuf,
-    thread: JoinHandle<io::Result<()>>,
-}
-
-impl Sync {
-    fn start(path: &Path, file: File) -> Self {
-        let thread = std::thread::spawn(move || file.sync_all());
-        Self { path: path.to_owned(), thread }
-    }
-
-    fn finish(self) -> Result<()> {
-        let panicked = |_| Err(io::Error::other("the thread that syncs panicked"));
-        self.thread.join().unwrap_or_else(panicked).map_err(Error::write(&self.path))
-    }
-}
-
-impl Shard {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(Error::write(&self.path))?;
-        self.unsynced += bytes.len();
-        let is_idle = self.sync.as_ref().is_none_or(|sync| sync.thread.is_finished());
-        if self.unsynced >= SYNC_BYTES && is_idle {
-            self.sync.take().map_or(Ok(()), Sync::finish)?;
-            let file = self.file.try_clone().map_err(Error::write(&self.path))?;
-            (self.sync, self.unsynced) = (Some(Sync::start(&self.path, file)), 0);
-        }
-        Ok(())
-    }
 }
 
 /// A checksum in the making.
@@ -240,24 +195,50 @@ impl WeightWriter {
     /// # Errors
     /// It is not the next one, has fewer bytes, or the disk refuses.
     pub fn write_part(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let expected = self.tensors.get(self.next);
-        let Some(num_bytes) = expected.filter(|spec| spec.name == name).map(TensorSpec::num_bytes) else {
-            return Err(self.unexpected(name, bytes.len()));
-        };
-        if self.filled + bytes.len() > num_bytes {
-            return Err(self.unexpected(name, self.filled + bytes.len()));
+        self.begin_part(name, bytes.len())?;
+        if let Some(hash) = &mut self.hash {
+            hash.0.update(bytes);
+        }
+        if let Some(file) = &mut self.file {
+            file.write(bytes)?;
+        }
+        self.end_part(name, bytes.len());
+        Ok(())
+    }
+
+    /// The same with bytes of another file, which the kernel copies: nobody sees them, so no checksum is taken.
+    ///
+    /// # Errors
+    /// As [`WeightWriter::write_part`]; the other file has fewer bytes; checksums are wanted.
+    pub fn copy_part(&mut self, name: &str, from: &FileRange<'_>) -> Result<()> {
+        let num_bytes = (from.range.end - from.range.start) as usize;
+        if self.hash.is_some() {
+            return Err(Error::write(&self.target)(io::Error::other("copied bytes have no checksum")));
+        }
+        self.begin_part(name, num_bytes)?;
+        if let Some(file) = &mut self.file {
+            file.copy(from)?;
+        }
+        self.end_part(name, num_bytes);
+        Ok(())
+    }
+
+    /// Checks that the next tensor is `name` and lacks `num_bytes`; the first of a file begins it.
+    fn begin_part(&mut self, name: &str, num_bytes: usize) -> Result<()> {
+        match self.tensors.get(self.next).filter(|spec| spec.name == name) {
+            Some(spec) if self.filled + num_bytes <= spec.num_bytes() => {}
+            _ => return Err(self.unexpected(name, self.filled + num_bytes)),
         }
         if self.filled == 0 && self.shard_starts.contains(&self.next) {
             self.create_shard()?;
         }
-        if let Some(hash) = &mut self.hash {
-            hash.0.update(bytes);
-        }
-        if let Some(shard) = &mut self.file {
-            shard.write(bytes)?;
-        }
-        self.filled += bytes.len();
-        if self.filled == num_bytes {
+        Ok(())
+    }
+
+    /// Takes note of `num_bytes` more of the next tensor.
+    fn end_part(&mut self, name: &str, num_bytes: usize) {
+        self.filled += num_bytes;
+        if self.filled == self.tensors[self.next].num_bytes() {
             if let Some(hash) = &mut self.hash {
                 self.hashes.insert(name.to_owned(), format!("{:016x}", hash.0.digest()));
                 hash.0.reset();
@@ -265,7 +246,6 @@ impl WeightWriter {
             self.missing.remove(&self.next);
             (self.next, self.filled) = (self.next + 1, 0);
         }
-        Ok(())
     }
 
     fn unexpected(&self, name: &str, num_bytes: usize) -> Error {
@@ -319,18 +299,16 @@ impl WeightWriter {
         let shard = self.shard_of(self.next);
         let (header, name) = (self.header(shard), self.shard_name(shard));
         // Messages name the place the file is for.
-        let path = self.target.join(&name);
-        let mut file = File::create(self.temporary.join(&name)).map_err(Error::write(&path))?;
-        file.write_all(&header).map_err(Error::write(&path))?;
-        self.file = Some(Shard { path, file, unsynced: header.len(), sync: None });
+        let mut file = ShardFile::create(&self.temporary.join(&name), self.target.join(&name))?;
+        file.write(&header)?;
+        self.file = Some(file);
         Ok(())
     }
 
     /// Ends the file that is being written; another thread makes it durable.
     fn close_shard(&mut self) -> Result<()> {
-        if let Some(Shard { path, file, sync, .. }) = self.file.take() {
-            sync.map_or(Ok(()), Sync::finish)?;
-            self.syncing.push(Sync::start(&path, file));
+        if let Some(file) = self.file.take() {
+            self.syncing.push(file.close()?);
         }
         Ok(())
     }
@@ -341,7 +319,7 @@ impl WeightWriter {
     /// The disk refuses.
     pub fn end_shard(&mut self) -> Result<()> {
         self.close_shard()?;
-        self.syncing.drain(..).try_for_each(Sync::finish)
+        self.syncing.drain(..).try_for_each(Pending::wait)
     }
 
     fn header(&self, shard: usize) -> Vec<u8> {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use slime_weights::{Dtype, TensorSpec, WeightWriter};
 
 const ROWS: usize = 16;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 /// `gib` GiB of bf16 that no file system can shorten, in tensors of 256 MiB.
 fn write_model(dir: &Path, gib: usize) {
@@ -35,6 +35,14 @@ fn write_model(dir: &Path, gib: usize) {
     writer.finish().unwrap();
 }
 
+/// Puts the bytes of the source out of the memory of the system, so that both read them from the disk.
+fn forget(dir: &Path) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let file = format!("if={}", entry.unwrap().path().display());
+        Command::new("dd").args([file.as_str(), "iflag=nocache", "count=0", "status=none"]).status().unwrap();
+    }
+}
+
 fn seconds(command: &mut Command) -> f64 {
     let start = Instant::now();
     assert!(command.status().unwrap().success());
@@ -47,20 +55,37 @@ fn main() {
     let path = |name: &str| root.path().join(name);
     write_model(&path("src"), gib);
     // An origin with the same tensors: nothing is checked against sizes, nothing is filled in.
-    let (mut ours, mut copies) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    let convert = || {
         let mut convert = Command::new(env!("CARGO_BIN_EXE_slime-convert"));
-        convert.arg("export").args([path("src"), path("ours")]).arg("--origin-hf").arg(path("src"));
+        convert.arg("export").args([path("src"), path("to")]).arg("--origin-hf").arg(path("src"));
         convert.args(["--max-shard-size", &format!("{}MiB", gib * 256), "-q"]);
-        ours.push(seconds(&mut convert));
-        let line = format!("cp -r {0}/src {0}/copy && sync {0}/copy/*", root.path().display());
-        copies.push(seconds(Command::new("bash").args(["-c", &line])));
-        fs::remove_dir_all(path("ours")).unwrap();
-        fs::remove_dir_all(path("copy")).unwrap();
+        convert
+    };
+    let copy = || {
+        let mut copy = Command::new("bash");
+        copy.args(["-c", &format!("cp -r {0}/src {0}/to && sync {0}/to/*", root.path().display())]);
+        copy
+    };
+    for is_cold in [false, true] {
+        let mut times = [Vec::new(), Vec::new()];
+        for round in 0..ROUNDS {
+            // Who begins changes: a disk may be slower after much was written.
+            for tool in [round % 2, (round + 1) % 2] {
+                if is_cold {
+                    forget(&path("src"));
+                }
+                times[tool].push(seconds(&mut if tool == 0 { convert() } else { copy() }));
+                fs::remove_dir_all(path("to")).unwrap();
+            }
+        }
+        let [ours, copies] = times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            times[ROUNDS / 2]
+        });
+        let source = if is_cold { "on disk" } else { "in memory" };
+        println!(
+            "{gib} GiB, source {source}: slime-convert {ours:.2} s, cp {copies:.2} s: {:.2} of its speed",
+            copies / ours
+        );
     }
-    for times in [&mut ours, &mut copies] {
-        times.sort_by(f64::total_cmp);
-    }
-    let (ours, copy) = (ours[ROUNDS / 2], copies[ROUNDS / 2]);
-    println!("{gib} GiB: slime-convert {ours:.2} s, cp {copy:.2} s: {:.2} of its speed", copy / ours);
 }
