@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # The whole loop on the CPU beside TRL's GRPOTrainer, one after the other: the same weights (f32), prompts (sums of two
-# numbers below 10, in the same order), groups, samples, response length, learning rate, AdamW and threads, synchronous.
+# numbers below 10, after EXAMPLES worked ones, in the same order), groups, samples, response length, learning rate, AdamW and
+# threads, synchronous.
 #
 #   bash tests/benches/loop_against_trl.sh WEIGHTS [FOLDER]      FOLDER gets the runs (default a temporary one)
 #
 # Reads:  SLIME_BIN (default target/release), SLIME_BENCH_PYTHON (default python3: one with torch, transformers 5, trl,
 #         datasets and accelerate), STEPS (6), GROUPS_OF_STEP (8), SAMPLES (8), RESPONSE_LEN (10), LR (2e-5),
-#         EOS ("<|im_end|>"), THREADS (all cores), TURNS (2: how often each runs, by turns)
+#         EXAMPLES (0), TRL_BATCH (all: samples that TRL trains at once, for its memory), EOS ("<|im_end|>"), THREADS (all cores),
+#         TURNS (2: how often each runs, by turns, with seeds 1, 2, ...)
 # Writes: FOLDER; one line a run and the ratios on stdout
 # Exit:   0, or the code of what failed
 set -euo pipefail
@@ -17,27 +19,30 @@ benches=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=${SLIME_BIN:-$benches/../../target/release}
 python=${SLIME_BENCH_PYTHON:-python3}
 steps=${STEPS:-6} groups=${GROUPS_OF_STEP:-8} samples=${SAMPLES:-8} response_len=${RESPONSE_LEN:-10}
-lr=${LR:-2e-5} eos=${EOS:-<|im_end|>} threads=${THREADS:-$(nproc)} turns=${TURNS:-2}
+lr=${LR:-2e-5} eos=${EOS:-<|im_end|>} threads=${THREADS:-$(nproc)} turns=${TURNS:-2} examples=${EXAMPLES:-0}
+trl_batch=${TRL_BATCH:-$((groups * samples))}
 export OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=passive
 mkdir -p "$folder"
 
-"$python" - "$((steps * groups))" >"$folder/prompts.jsonl" <<'PY'
+"$python" - "$((steps * groups))" "$examples" >"$folder/prompts.jsonl" <<'PY'
 import json, random, sys
 pairs = [(a, b) for a in range(10) for b in range(10)]
 random.Random(1).shuffle(pairs)
-for row in range(int(sys.argv[1])):
-    a, b = pairs[row % len(pairs)]
-    text = f"<|im_start|>user\nCompute {a} + {b}. Reply with only the number.<|im_end|>\n<|im_start|>assistant\n"
-    print(json.dumps({"prompt": text, "label": str(a + b)}))
+rows, examples = map(int, sys.argv[1:])
+ask = lambda a, b: f"<|im_start|>user\nCompute {a} + {b}. Reply with only the number.<|im_end|>\n<|im_start|>assistant\n"
+shown = "".join(f"{ask(a, b)}{a + b}<|im_end|>\n" for a, b in pairs[len(pairs) - examples:])
+for row in range(rows):
+    a, b = pairs[row % (len(pairs) - examples)]
+    print(json.dumps({"prompt": shown + ask(a, b), "label": str(a + b)}))
 PY
 
 # Ours: run, trainer and rollout beside each other, and what their step rows say.
 ours() {
-    local run=$1
+    local run=$1 seed=$2
     mkdir -p "$run"
     "$bin/slime-train" --config /dev/stdin --dry-run >"$run/run.toml" <<TOML
 [run]
-seed = 1
+seed = $seed
 num_steps = $steps
 device = "cpu"
 [model]
@@ -71,10 +76,10 @@ PY
 }
 
 for turn in $(seq "$turns"); do
-    ours "$folder/ours-$turn" >"$folder/ours-$turn.json"
+    ours "$folder/ours-$turn" "$turn" >"$folder/ours-$turn.json"
     "$python" "$benches/rival_loop.py" "{\"weights\": \"$weights\", \"prompts\": \"$folder/prompts.jsonl\",
         \"output\": \"$folder/trl-$turn\", \"threads\": $threads, \"groups\": $groups, \"samples\": $samples,
-        \"response_len\": $response_len, \"steps\": $steps, \"lr\": $lr, \"eos\": \"$eos\"}" \
+        \"response_len\": $response_len, \"steps\": $steps, \"seed\": $turn, \"batch\": $trl_batch, \"lr\": $lr, \"eos\": \"$eos\"}" \
         2>"$folder/trl-$turn.log" | tail -n 1 >"$folder/trl-$turn.json" || { tail -n 5 "$folder/trl-$turn.log" >&2; exit 70; }
 done
 

@@ -34,7 +34,8 @@ settings = GRPOConfig(
     bf16=False,
     fp16=False,
     gradient_checkpointing=False,
-    per_device_train_batch_size=job["groups"] * job["samples"],
+    per_device_train_batch_size=job["batch"],
+    gradient_accumulation_steps=job["groups"] * job["samples"] // job["batch"],
     num_generations=job["samples"],
     max_completion_length=job["response_len"],
     max_steps=job["steps"],
@@ -54,7 +55,7 @@ settings = GRPOConfig(
     save_strategy="no",
     report_to=[],
     disable_tqdm=True,
-    seed=1,
+    seed=job["seed"],
 )
 model = transformers.AutoModelForCausalLM.from_pretrained(job["weights"], dtype=torch.float32)
 ends = []
