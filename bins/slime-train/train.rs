@@ -11,7 +11,7 @@ use slime_config::{Dtype, HfConfig, LossType, RunConfig, paths};
 use slime_exchange::join_attempt;
 use slime_model::{Extra, Model, Parallel};
 use slime_trainer::{Gradients, Roles, Scored, Settings, StepMetrics, Trainer};
-use slime_weights::{PlanLayout, WeightWriter, dry_run_comment};
+use slime_weights::{PlanLayout, WeightDir, WeightWriter, dry_run_comment};
 use tch::{Device, Kind};
 
 use crate::args::Args;
@@ -190,7 +190,14 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
     };
     check_teacher(&roles)?;
     let settings = Settings::new(config).map_err(failure!())?;
-    Trainer::new(roles, comm.clone(), settings).map_err(failure!())
+    let mut trainer = Trainer::new(roles, comm.clone(), settings).map_err(failure!())?;
+    if config.model.dtype == Dtype::Bf16 {
+        let open = |path: &str| WeightDir::open(path).map_err(failure!());
+        let critic = trainer.critic().map(|_| config.critic.path.as_deref().unwrap_or(path));
+        let critic = critic.map(open).transpose()?;
+        trainer.read_masters(&open(path)?, critic.as_ref()).map_err(failure!())?;
+    }
+    Ok(trainer)
 }
 
 /// The ranks that the models are split over, if they are; a world that cannot be shared out as configured is refused.

@@ -85,6 +85,9 @@ pub enum Error {
     /// From libtorch through our shim.
     #[error(transparent)]
     Torch(#[from] slime_torch::Error),
+    /// From a weight directory.
+    #[error(transparent)]
+    Weights(#[from] slime_weights::Error),
     /// From a collective.
     #[error(transparent)]
     Comm(#[from] slime_comm::Error),
@@ -105,6 +108,7 @@ impl Error {
             Self::OutOfMemory { .. } => 71,
             Self::Tch(_) => 70,
             Self::Torch(error) => error.exit_code(),
+            Self::Weights(error) => error.exit_code(),
             Self::Comm(error) => error.exit_code(),
         }
     }

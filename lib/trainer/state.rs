@@ -1,5 +1,7 @@
 //! What a checkpoint holds of a trainer: buffers of f32 and a few counts.
 
+use slime_weights::WeightDir;
+
 use crate::optimizer::{Buffer, Replica, missing};
 use crate::{Optimizer, Result, Trainer};
 
@@ -61,6 +63,19 @@ impl Trainer {
             (Some(_), None) => Err(missing(name)),
             (None, _) => self.actor.optimizer.write_buffer(name, values),
         }
+    }
+
+    /// Gives the masters of the policy, and of the critic, what these directories have of them in more digits than bf16;
+    /// for a training that begins.
+    ///
+    /// # Errors
+    /// The bytes of a tensor cannot be read.
+    pub fn read_masters(&mut self, policy: &WeightDir, critic: Option<&WeightDir>) -> Result<()> {
+        self.actor.optimizer.read_masters(policy)?;
+        if let (Some(critic), Some(weights)) = (&mut self.critic, critic) {
+            critic.optimizer.read_masters(weights)?;
+        }
+        Ok(())
     }
 
     /// How far training has come.

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# The whole loop on the CPU beside TRL's GRPOTrainer, one after the other: the same weights (f32), prompts (sums of two
-# numbers below 10, after EXAMPLES worked ones, in the same order), groups, samples, response length, learning rate, AdamW and
-# threads, synchronous.
+# The whole loop beside TRL's GRPOTrainer, one after the other: the same weights, prompts (sums of two numbers below 10, after
+# EXAMPLES worked ones, in the same order), groups, samples, response length, learning rate, AdamW and threads, synchronous.
 #
 #   bash tests/benches/loop_against_trl.sh WEIGHTS [FOLDER]      FOLDER gets the runs (default a temporary one)
 #
 # Reads:  SLIME_BIN (default target/release), SLIME_BENCH_PYTHON (default python3: one with torch, transformers 5, trl,
 #         datasets and accelerate), STEPS (6), GROUPS_OF_STEP (8), SAMPLES (8), RESPONSE_LEN (10), LR (2e-5),
 #         EXAMPLES (0), TRL_BATCH (all: samples that TRL trains at once, for its memory), EOS ("<|im_end|>"), THREADS (all cores),
-#         TURNS (2: how often each runs, by turns, with seeds 1, 2, ...)
+#         TURNS (2: how often each runs, by turns, with seeds 1, 2, ...), DEVICE (cpu; cuda: trainer and generator share the
+#         one GPU, as TRL's do), DTYPE (f32; bf16: ours generates and trains with bf16 weights and f32 masters, TRL with f32
+#         weights under autocast, so small updates show in its answers sooner), TRANSPORT (disk: of the weights)
 # Writes: FOLDER; one line a run and the ratios on stdout
 # Exit:   0, or the code of what failed
+# shellcheck disable=SC1091
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: loop_against_trl.sh WEIGHTS [FOLDER]" >&2; exit 64; }
 weights=$(cd "$1" && pwd)
@@ -21,6 +23,8 @@ python=${SLIME_BENCH_PYTHON:-python3}
 steps=${STEPS:-6} groups=${GROUPS_OF_STEP:-8} samples=${SAMPLES:-8} response_len=${RESPONSE_LEN:-10}
 lr=${LR:-2e-5} eos=${EOS:-<|im_end|>} threads=${THREADS:-$(nproc)} turns=${TURNS:-2} examples=${EXAMPLES:-0}
 trl_batch=${TRL_BATCH:-$((groups * samples))}
+device=${DEVICE:-cpu} dtype=${DTYPE:-f32} transport=${TRANSPORT:-disk}
+[ "$device" = cpu ] || . "$benches/../gpu/env.sh"
 export OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=passive
 mkdir -p "$folder"
 
@@ -44,9 +48,10 @@ ours() {
 [run]
 seed = $seed
 num_steps = $steps
-device = "cpu"
+device = "$device"
 [model]
 path = "$weights"
+dtype = "$dtype"
 [data]
 prompts = "$folder/prompts.jsonl"
 apply_chat_template = false
@@ -59,6 +64,8 @@ max_response_len = $response_len
 types = ["number"]
 [train]
 lr = $lr
+[sync]
+transport = "$transport"
 TOML
     "$bin/slime-train" --follow "$run" >"$run/train.log" 2>&1 &
     local trainer=$!
@@ -79,7 +86,8 @@ for turn in $(seq "$turns"); do
     ours "$folder/ours-$turn" "$turn" >"$folder/ours-$turn.json"
     "$python" "$benches/rival_loop.py" "{\"weights\": \"$weights\", \"prompts\": \"$folder/prompts.jsonl\",
         \"output\": \"$folder/trl-$turn\", \"threads\": $threads, \"groups\": $groups, \"samples\": $samples,
-        \"response_len\": $response_len, \"steps\": $steps, \"seed\": $turn, \"batch\": $trl_batch, \"lr\": $lr, \"eos\": \"$eos\"}" \
+        \"response_len\": $response_len, \"steps\": $steps, \"seed\": $turn, \"batch\": $trl_batch,
+        \"device\": \"$device\", \"dtype\": \"$dtype\", \"lr\": $lr, \"eos\": \"$eos\"}" \
         2>"$folder/trl-$turn.log" | tail -n 1 >"$folder/trl-$turn.json" || { tail -n 5 "$folder/trl-$turn.log" >&2; exit 70; }
 done
 

@@ -30,8 +30,8 @@ def last_number(completions, label, **_):
 
 settings = GRPOConfig(
     output_dir=job["output"],
-    use_cpu=True,
-    bf16=False,
+    use_cpu=job["device"] == "cpu",
+    bf16=job["dtype"] == "bf16",
     fp16=False,
     gradient_checkpointing=False,
     per_device_train_batch_size=job["batch"],

@@ -10,6 +10,7 @@
 
 mod buffers;
 mod gradients;
+mod masters;
 mod norm;
 mod share;
 mod state;
