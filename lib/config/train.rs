@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::lora::Lora;
+
 /// The learning rate over optimizer steps, after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -65,6 +67,8 @@ pub struct Train {
     /// Weight of the loss of the layer that predicts the token after the next one (`mimo`; slime takes 0.2); missing leaves
     /// that layer as it is.
     pub mtp_loss_coef: Option<f64>,
+    /// `[train.lora]`: adapters that are trained in place of the policy's parameters; missing trains these.
+    pub lora: Option<Lora>,
 }
 
 impl Default for Train {
@@ -86,6 +90,7 @@ impl Default for Train {
             clip_grad: 1.0,
             freeze: Vec::new(),
             mtp_loss_coef: None,
+            lora: None,
         }
     }
 }

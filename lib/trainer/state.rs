@@ -1,6 +1,7 @@
 //! What a checkpoint holds of a trainer: buffers of f32 and a few counts.
 
 use crate::optimizer::{Buffer, Replica, missing};
+use crate::trainer::Reference;
 use crate::{Optimizer, Result, Trainer};
 
 /// Names of the critic's buffers begin with this.
@@ -90,7 +91,11 @@ impl Trainer {
 
     fn moving_reference(&self) -> Option<Replica<'_>> {
         let reference = self.reference.as_ref().filter(|_| self.settings.ref_update_interval.is_some());
-        reference.map(|reference| Replica::new(reference.params(), self.actor.optimizer.groups()))
+        let other = reference.and_then(|reference| match reference {
+            Reference::Other(model) => Some(model),
+            Reference::Base => None,
+        });
+        other.map(|reference| Replica::new(reference.params(), self.actor.optimizer.groups()))
     }
 
     fn critic_optimizer(&self, name: &str) -> Result<&Optimizer> {
