@@ -153,6 +153,9 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
         Dtype::F32 => Kind::Float,
         Dtype::Bf16 => Kind::BFloat16,
     };
+    if config.train.deterministic {
+        slime_torch::deterministic::require().map_err(failure!())?;
+    }
     let place = Placement::detect().map_err(failure!())?.local_rank;
     let device = slime_torch::cuda::choose(config.run.device, place).map_err(failure!())?;
     tracing::info!("computing in {}", slime_torch::cuda::describe(kind, device));

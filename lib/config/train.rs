@@ -44,6 +44,8 @@ pub struct Train {
     pub recompute: Recompute,
     /// Whether masters and moments are kept and updated in the memory of the host.
     pub optimizer_offload: bool,
+    /// Whether two runs on the same machine and layout give the same bits, also on a GPU, where that costs time.
+    pub deterministic: bool,
     /// Peak learning rate.
     pub lr: f64,
     /// `constant`, `linear` or `cosine`.
@@ -79,6 +81,7 @@ impl Default for Train {
             max_tokens_per_gpu: 8192,
             recompute: Recompute::None,
             optimizer_offload: false,
+            deterministic: false,
             lr: 1e-6,
             schedule: Schedule::Constant,
             warmup_steps: 0,
