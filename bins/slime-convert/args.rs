@@ -36,7 +36,7 @@ pub struct Args {
 pub enum Command {
     /// Hugging Face directory or GGUF file to weight directory
     Import(Import),
-    /// Weight directory to Hugging Face directory
+    /// Weight directory to Hugging Face directory; adapters in a checkpoint of the trainer to PEFT directory
     Export(Export),
     /// Shows what weights, a GGUF file, a checkpoint, a segment, a column or a manifest holds
     Inspect(Inspect),
@@ -60,13 +60,14 @@ pub struct Import {
 #[derive(Debug, clap::Args)]
 #[command(after_help = FORMS)]
 pub struct Export {
-    /// Weight directory
+    /// Weight directory, or checkpoint of a run with [train.lora]
     pub src: PathBuf,
-    /// Hugging Face directory to make
+    /// Hugging Face directory to make, or for a checkpoint the one with adapter_model.safetensors and adapter_config.json
     pub dst: PathBuf,
     #[command(flatten)]
     pub written: Written,
-    /// Take config.json, the tokenizer and every tensor that SRC lacks from here; its vocab_size is that of the result
+    /// Take config.json, the tokenizer and every tensor that SRC lacks from here; its vocab_size is that of the result. For
+    /// adapters the model beside which they were trained (default: model.path of the run)
     #[arg(long, value_name = "DIR")]
     pub origin_hf: Option<PathBuf>,
 }

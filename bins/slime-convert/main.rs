@@ -4,6 +4,7 @@ mod args;
 mod arrange;
 mod convert;
 mod diff;
+mod export_adapter;
 mod inspect;
 mod read_weights;
 mod shard_size;
@@ -21,6 +22,9 @@ fn main() -> ExitCode {
         slime_cli::start_logging(args.verbosity);
         match args.command {
             Command::Import(c) => convert::convert(&c.src, &c.dst, &c.written, None),
+            Command::Export(c) if inspect::checkpoint::is_one(&c.src) => {
+                export_adapter::export_adapter(&c.src, &c.dst, c.origin_hf.as_deref())
+            }
             Command::Export(c) => convert::convert(&c.src, &c.dst, &c.written, c.origin_hf.as_deref()),
             Command::Inspect(c) => inspect::inspect(&c),
             Command::Diff(c) => diff::diff(&c.a, &c.b),

@@ -13,7 +13,7 @@ use crate::failure;
 /// The budget and the plan of a step as comments of a TOML; nothing where no model is, or one that is only planned.
 ///
 /// # Errors
-/// Patterns of `train.freeze` that do not fit the model; a rank that takes more than `[cluster]` has.
+/// Patterns of `train.freeze` or of `train.lora` that do not fit the model; a rank that takes more than `[cluster]` has.
 pub fn budget_comment(config: &RunConfig, layout: PlanLayout) -> Result<String, Failure> {
     let path = Path::new(&config.model.path);
     let Ok(model) = HfConfig::load(path) else { return Ok(String::new()) };
@@ -21,7 +21,7 @@ pub fn budget_comment(config: &RunConfig, layout: PlanLayout) -> Result<String, 
     let is_bf16 = config.model.dtype == Dtype::Bf16;
     let site = Site { layout, is_bf16, is_gpu: config.run.device == Device::Cuda };
     let others = Others {
-        num_fixed: u64::from(config.algorithm.has_reference()) + u64::from(config.opd_kl_coef().is_some()),
+        num_fixed: u64::from(config.reference_path().is_some()) + u64::from(config.opd_kl_coef().is_some()),
         has_critic: config.algorithm.has_critic(),
     };
     let batch = largest_batch(config, layout);

@@ -36,6 +36,7 @@ pub fn snapshot(trainer: &Trainer, comm: &dyn Communicator, token: u64) -> Resul
         "optimizer_step": optimizer_step,
         "critic_step": critic_step,
         "num_rollouts": num_rollouts,
+        "lora": trainer.settings().train.lora,
     });
     Ok(Snapshot { rank: comm.rank(), world_size: comm.size(), token: token.to_string(), meta, shards })
 }
@@ -46,6 +47,14 @@ pub fn snapshot(trainer: &Trainer, comm: &dyn Communicator, token: u64) -> Resul
 /// The checkpoint is broken or belongs to another model.
 pub fn load(dir: &Path, trainer: &mut Trainer) -> Result<(), Failure> {
     let checkpoint = Checkpoint::open(dir).map_err(failure!())?;
+    let lora = json!(trainer.settings().train.lora);
+    let found = checkpoint.meta().get("lora").cloned().unwrap_or_default();
+    if found != lora {
+        return Err(Failure::data(format!(
+            "{}: expected train.lora {lora}, it was trained with {found}",
+            dir.display()
+        )));
+    }
     for buffer in trainer.buffers() {
         let bytes = checkpoint.read_parts(&buffer.parts).map_err(failure!())?;
         let values: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();

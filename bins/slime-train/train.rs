@@ -21,7 +21,7 @@ use crate::follow::{Start, follow};
 use crate::observe::Observer;
 use crate::read_samples::read_samples;
 use crate::write_dump::write_dump;
-use crate::write_weights::write_weights;
+use crate::write_weights::{write_adapter, write_weights};
 
 /// The whole tool, on every rank.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -113,6 +113,9 @@ fn train_once(args: &Args, config: &RunConfig, comm: &Arc<dyn Communicator>) -> 
         }
         if let Some(output) = &args.output {
             write_weights(output, trainer.policy(), Path::new(&config.model.path))?;
+            if let Some(lora) = &config.train.lora {
+                write_adapter(&output.join("adapter"), trainer.policy(), lora, &config.model.path)?;
+            }
             if let Some(critic) = trainer.critic() {
                 write_weights(&output.join("critic"), critic, Path::new(&config.model.path))?;
             }
@@ -150,12 +153,15 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
         Dtype::F32 => Kind::Float,
         Dtype::Bf16 => Kind::BFloat16,
     };
+    if config.train.deterministic {
+        slime_torch::deterministic::require().map_err(failure!())?;
+    }
     let place = Placement::detect().map_err(failure!())?.local_rank;
     let device = slime_torch::cuda::choose(config.run.device, place).map_err(failure!())?;
     tracing::info!("computing in {}", slime_torch::cuda::describe(kind, device));
     let (algorithm, path) = (&config.algorithm, config.model.path.as_str());
     let parallel = split_over(config, comm, device)?;
-    let load = |path: &str, extra: Extra| {
+    let load = |path: &str, extra: Extra<'_>| {
         if parallel.is_some() {
             // Each of the models has to be shared out alike.
             let model = HfConfig::load(path).map_err(failure!())?;
@@ -170,12 +176,12 @@ fn load(config: &RunConfig, comm: &Arc<dyn Communicator>) -> Result<Trainer, Fai
         policy: match config.train.mtp_loss_coef {
             _ if is_scored => with_head(path)?,
             Some(_) if !algorithm.has_pairs() => load(path, Extra::Mtp)?,
-            _ => open(path)?,
+            _ => match &config.train.lora {
+                Some(lora) => load(path, Extra::Adapters { lora, seed: config.run.seed })?,
+                None => open(path)?,
+            },
         },
-        reference: algorithm
-            .has_reference()
-            .then(|| open(config.reference.path.as_deref().unwrap_or(path)))
-            .transpose()?,
+        reference: config.reference_path().map(open).transpose()?,
         teacher: config
             .teacher
             .path

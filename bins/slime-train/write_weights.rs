@@ -5,9 +5,12 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use slime_cli::Failure;
+use slime_config::Lora;
 use slime_model::{Model, ParamStore, WholeSpec, WholeTensors};
 use slime_torch::bytes_of;
-use slime_weights::{Dtype, MAX_SHARD_BYTES, TensorSpec, WeightWriter};
+use slime_weights::{
+    Dtype, MAX_SHARD_BYTES, PeftAdapter, TensorSpec, WeightWriter, adapters, target_modules,
+};
 use tch::{Device, Kind};
 
 use crate::failure;
@@ -31,6 +34,26 @@ pub fn write_weights(output: &Path, model: &Model, origin: &Path) -> Result<(), 
     }
     writer.finish().map_err(failure!())?;
     tracing::info!("wrote {num_tensors} tensors to {}", output.display());
+    Ok(())
+}
+
+/// Makes the directory `output` with the adapters of `model`, as PEFT loads them beside the weights in `origin`. Of a split model
+/// every rank calls it, and rank 0 writes.
+pub fn write_adapter(output: &Path, model: &Model, lora: &Lora, origin: &str) -> Result<(), Failure> {
+    let params = model.params();
+    if !is_writer(params) {
+        return each_tensor(params.whole_adapters(), |_, _| Ok(()));
+    }
+    let mut specs = specs(&params.whole_adapters())?.into_iter();
+    let mut tensors = Vec::new();
+    each_tensor(params.whole_adapters(), |_, bytes| {
+        tensors.extend(specs.next().map(|spec| (spec, bytes.to_vec())));
+        Ok(())
+    })?;
+    let adapters = adapters(model.config(), lora).map_err(failure!())?;
+    let target_modules = target_modules(model.config(), &adapters);
+    PeftAdapter { base: origin, lora, target_modules, tensors }.write(output).map_err(failure!())?;
+    tracing::info!("wrote the adapters to {}", output.display());
     Ok(())
 }
 

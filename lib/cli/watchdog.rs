@@ -74,6 +74,8 @@ pub struct RankFiles {
     pub stack: PathBuf,
     /// The notes of this rank's peers lie beside its own under names that begin so.
     pub peers: String,
+    /// Those of the ranks that it computes with; none of a process by itself.
+    pub world: Option<String>,
 }
 
 struct Rank {
@@ -81,6 +83,27 @@ struct Rank {
     files: Option<RankFiles>,
     limits: Limits,
     started: Instant,
+}
+
+/// What a rank says that makes none.
+const NO_PROGRESS: &str = "no progress";
+
+/// Another rank of the same tool.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Peer {
+    role: String,
+    host: String,
+    pid: u32,
+}
+
+impl Peer {
+    /// From the name of its note, `<role>.<host>.<process>.json`, where a role is of `num_words` words with points between.
+    fn of_note(name: &str, num_words: usize) -> Option<Self> {
+        let (rest, pid) = name.strip_suffix(".json")?.rsplit_once('.')?;
+        let (end, _) = rest.match_indices('.').nth(num_words - 1)?;
+        let (role, host) = (rest[..end].to_owned(), rest[end + 1..].to_owned());
+        Some(Self { role, host, pid: pid.parse().ok()? })
+    }
 }
 
 static RANK: OnceLock<Rank> = OnceLock::new();
@@ -167,7 +190,7 @@ impl Rank {
     }
 
     fn give_up(&self, section: &str, limit: Duration) -> ! {
-        let message = format!("{}: no progress in section {section} for {} s", self.role, limit.as_secs());
+        let message = format!("{}: {NO_PROGRESS} in section {section} for {} s", self.role, limit.as_secs());
         self.write_stacks(&message, false);
         let where_to = self
             .files
@@ -177,14 +200,40 @@ impl Rank {
             .with_hint(format!("its stacks are in {where_to}; [watchdog] sets the limits, 0 is none"));
         crate::report("watchdog", &failure);
         std::thread::sleep(PEERS);
+        let silent = self.silent_peers();
+        if !silent.is_empty() {
+            let message = format!(
+                "{}\nnothing came from {}: stopped, or out of reach",
+                failure.message,
+                silent.join(", ")
+            );
+            crate::report("watchdog", &Failure { message, ..failure });
+        }
         std::process::exit(i32::from(exit::TIMEOUT))
+    }
+
+    /// The ranks of its world that have not said by now that they make no progress either, as only a process that does not run at
+    /// all fails to; with process and host.
+    fn silent_peers(&self) -> Vec<String> {
+        let Some((files, world)) = self.files.as_ref().and_then(|files| Some((files, files.world.as_ref()?)))
+        else {
+            return Vec::new();
+        };
+        let is_silent = |role: &str| {
+            let stack = files.stack.with_file_name(format!("{role}.stack"));
+            !fs::read_to_string(stack).is_ok_and(|text| text.contains(NO_PROGRESS))
+        };
+        let silent =
+            self.peers().into_iter().filter(|peer| peer.role.starts_with(world) && is_silent(&peer.role));
+        silent.map(|Peer { role, host, pid }| format!("{role} (process {pid} on {host})")).collect()
     }
 
     /// The stacks of this process, and the kernel's view of peers on this host that stand still.
     fn write_stacks(&self, why: &str, is_gentle: bool) {
         let mut text = format!("{why}\n{} (process {} on {})\n", self.role, std::process::id(), host());
         text += &stacks::stacks(is_gentle);
-        for (role, pid) in self.peers_here() {
+        let here = host();
+        for Peer { role, pid, .. } in self.peers().into_iter().filter(|peer| peer.host == here) {
             text.extend([format!(
                 "{role} (process {pid}, seen by the kernel)\n{}",
                 stacks::kernel_stacks(pid)
@@ -199,21 +248,18 @@ impl Rank {
         }
     }
 
-    /// Role and process of this rank's peers on this host, by their notes.
-    fn peers_here(&self) -> Vec<(String, u32)> {
+    /// This rank's peers, by their notes.
+    fn peers(&self) -> Vec<Peer> {
         let Some(files) = &self.files else { return Vec::new() };
         let entries = files.note.parent().and_then(|folder| fs::read_dir(folder).ok());
+        let num_words = self.role.split('.').count();
         let mut peers = Vec::new();
         for entry in entries.into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let tail = format!(".{}.", host());
-            if let Some((role, pid)) = name.strip_suffix(".json").and_then(|name| name.split_once(&tail))
-                && let Ok(pid) = pid.parse()
-                && role.starts_with(&files.peers)
-                && pid != std::process::id()
-            {
-                peers.push((role.to_owned(), pid));
-            }
+            peers.extend(
+                Peer::of_note(&name, num_words)
+                    .filter(|peer| peer.role.starts_with(&files.peers) && peer.role != self.role),
+            );
         }
         peers.sort();
         peers
@@ -269,4 +315,24 @@ fn write_whole(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     fs::write(&temporary, bytes)?;
     fs::rename(&temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_read_from_the_names_of_their_notes() {
+        let peer =
+            |role: &str, host: &str, pid| Some(Peer { role: role.to_owned(), host: host.to_owned(), pid });
+        let of_note = |name| Peer::of_note(name, 2);
+        assert_eq!(
+            of_note("trainer.12.node-3.cluster.org.4711.json"),
+            peer("trainer.12", "node-3.cluster.org", 4711)
+        );
+        assert_eq!(of_note("trainer.0.here.7.json"), peer("trainer.0", "here", 7));
+        assert_eq!(of_note("trainer.0.here.7.tmp"), None);
+        assert_eq!(of_note("trainer.json"), None);
+        assert_eq!(Peer::of_note("replica.2.1.here.7.json", 3), peer("replica.2.1", "here", 7));
+    }
 }

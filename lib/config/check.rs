@@ -4,6 +4,7 @@ use crate::algorithm_check;
 use crate::data::{Data, Eval, Split};
 use crate::error::{Error, Result};
 use crate::load::RunConfig;
+use crate::lora;
 use crate::rollout::Placement;
 use crate::stage_check;
 use crate::staleness;
@@ -107,6 +108,7 @@ fn training(config: &RunConfig) -> Result<()> {
     if train.min_lr > train.lr {
         return Err(Error::value("train.min_lr", &format!("at most train.lr {}", train.lr), train.min_lr));
     }
+    lora::check(config)?;
     config.cluster.check()?;
     config.parallel.check_sizes()
 }

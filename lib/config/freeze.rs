@@ -37,7 +37,7 @@ pub fn frozen<N: AsRef<str>>(patterns: &[String], storages: &[Vec<N>]) -> Result
 }
 
 /// Whether `name` is what `pattern` says.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };
@@ -51,7 +51,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// The names that look most like `pattern`, best first.
-fn nearest<'a>(pattern: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+pub(crate) fn nearest<'a>(pattern: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut scored: Vec<(f64, &str)> =
         names.map(|name| (strsim::normalized_levenshtein(pattern, name), name)).collect();
     scored.sort_by(|left, right| right.0.total_cmp(&left.0));

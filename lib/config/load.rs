@@ -195,6 +195,14 @@ fn located(error: &toml::de::Error, text: &str, name: &str) -> Error {
 }
 
 impl RunConfig {
+    /// The weights of the reference, where it is a model of its own: that of a policy with adapters is the policy without
+    /// them, unless `reference.path` names other weights.
+    pub fn reference_path(&self) -> Option<&str> {
+        let path = self.reference.path.as_deref().unwrap_or(&self.model.path);
+        let is_base = self.train.lora.is_some() && path == self.model.path;
+        (self.algorithm.has_reference() && !is_base).then_some(path)
+    }
+
     /// Weight of the teacher's term in each token's advantage; none without a teacher.
     pub fn opd_kl_coef(&self) -> Option<f64> {
         let algorithm = &self.algorithm;

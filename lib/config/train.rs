@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::lora::Lora;
+
 /// The learning rate over optimizer steps, after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -42,6 +44,8 @@ pub struct Train {
     pub recompute: Recompute,
     /// Whether masters and moments are kept and updated in the memory of the host.
     pub optimizer_offload: bool,
+    /// Whether two runs on the same machine and layout give the same bits, also on a GPU, where that costs time.
+    pub deterministic: bool,
     /// Peak learning rate.
     pub lr: f64,
     /// `constant`, `linear` or `cosine`.
@@ -65,6 +69,8 @@ pub struct Train {
     /// Weight of the loss of the layer that predicts the token after the next one (`mimo`; slime takes 0.2); missing leaves
     /// that layer as it is.
     pub mtp_loss_coef: Option<f64>,
+    /// `[train.lora]`: adapters that are trained in place of the policy's parameters; missing trains these.
+    pub lora: Option<Lora>,
 }
 
 impl Default for Train {
@@ -75,6 +81,7 @@ impl Default for Train {
             max_tokens_per_gpu: 8192,
             recompute: Recompute::None,
             optimizer_offload: false,
+            deterministic: false,
             lr: 1e-6,
             schedule: Schedule::Constant,
             warmup_steps: 0,
@@ -86,6 +93,7 @@ impl Default for Train {
             clip_grad: 1.0,
             freeze: Vec::new(),
             mtp_loss_coef: None,
+            lora: None,
         }
     }
 }

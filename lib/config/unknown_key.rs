@@ -6,6 +6,7 @@ use crate::algorithm::{Algorithm, Checks, Correction, Critic, Reference, Teacher
 use crate::data::{Data, DataSource, Eval, Model};
 use crate::error::Error;
 use crate::load::RunConfig;
+use crate::lora::Lora;
 use crate::metrics::{Metrics, Warnings};
 use crate::parallel::Parallel;
 use crate::rollout::{Reward, Rollout};
@@ -50,6 +51,7 @@ fn owner(key: &str) -> Option<&'static str> {
         ("rollout", keys_of::<Rollout>()),
         ("reward", keys_of::<Reward>()),
         ("train", keys_of::<Train>()),
+        ("train.lora", keys_of::<Lora>()),
         ("parallel", keys_of::<Parallel>()),
         ("algorithm", keys_of::<Algorithm>()),
         ("algorithm.correction", keys_of::<Correction>()),

@@ -22,7 +22,14 @@ pub fn join_attempt(role: &str, limits: &Watchdog) {
         note: folder.join(paths::rank_note(role, &watchdog::host(), std::process::id())),
         failed: folder.join(paths::rank_failure(role)),
         stack: folder.join(paths::rank_stack(role)),
+        world: world_of(role),
         peers: role.split_once('.').map_or(role, |(tool, _)| tool).to_owned() + ".",
     });
     watchdog::start(role, limits, files);
+}
+
+/// How the roles of the ranks begin that a rank computes with: those of the trainer, or of one replica (`replica.2.1`).
+fn world_of(role: &str) -> Option<String> {
+    let (world, _) = role.rsplit_once('.')?;
+    (world == paths::TRAINER || world.contains('.')).then(|| format!("{world}."))
 }

@@ -66,9 +66,10 @@ impl Layer {
             sequence,
             eps,
             input_norm: get("input_norm")?,
-            qkv: Linear::new(get("qkv")?, params.find(&name("qkv_bias"))),
+            qkv: Linear::new(get("qkv")?, params.find(&name("qkv_bias")))
+                .with_adapters(params.adapters_of(&name("qkv"))?),
             qk_norm,
-            o_proj: Linear::new(get("o_proj")?, None),
+            o_proj: Linear::new(get("o_proj")?, None).with_adapters(params.adapters_of(&name("o_proj"))?),
             post_attn_norm: params.find(&name("post_attn_norm")),
             post_norm: get("post_norm")?,
             mlp: Mlp::new(prefix, params, config, at)?,

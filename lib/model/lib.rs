@@ -1,6 +1,7 @@
 //! The op vocabulary, the composition of layers and the parameters of a decoder.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod adapters;
 mod context;
 mod decode_steps;
 mod device_batch;

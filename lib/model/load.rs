@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use slime_config::HfConfig;
+use slime_config::{HfConfig, Lora};
 use slime_weights::WeightDir;
 use tch::{Device, Kind};
 
 use crate::{Model, Parallel, ParamStore, Result};
 
 /// What a model has beside its layers and its head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extra {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Extra<'a> {
     /// Nothing.
     None,
     /// A head that gives each hidden state one number; what the directory does not hold of it is drawn from `seed`.
@@ -21,6 +21,13 @@ pub enum Extra {
     },
     /// The layer that predicts the token after the next one.
     Mtp,
+    /// Adapters, which alone are trained.
+    Adapters {
+        /// Beside which matrices, and of what rank.
+        lora: &'a Lora,
+        /// What they are drawn from.
+        seed: u64,
+    },
 }
 
 impl Model {
@@ -40,7 +47,7 @@ impl Model {
     pub fn load_part(
         dir: impl AsRef<Path>,
         (kind, device): (Kind, Device),
-        extra: Extra,
+        extra: Extra<'_>,
         parallel: Option<Arc<Parallel>>,
     ) -> Result<Self> {
         let (config, weights) = (HfConfig::load(&dir)?, WeightDir::open(&dir)?);
@@ -49,6 +56,7 @@ impl Model {
             Extra::None => {}
             Extra::ValueHead { seed } => params.add_value_head(&weights, &config, seed)?,
             Extra::Mtp => params.add_mtp(&weights, &config)?,
+            Extra::Adapters { lora, seed } => params.add_adapters(&config, lora, seed)?,
         }
         Self::new(config, params)
     }

@@ -3,13 +3,13 @@
 use slime_config::HfConfig;
 use tch::Tensor;
 
-use crate::ops::as_trained;
 use crate::ops::dispatch::Dispatch;
 use crate::ops::experts::Experts;
 use crate::ops::linear::{self, Linear};
 use crate::ops::route::Router;
 use crate::ops::sequence::Sequence;
 use crate::ops::silu_mul::silu_mul;
+use crate::ops::{adapter, as_trained};
 use crate::{Context, Error, ParamStore, Result, Workspace};
 
 /// The second half of a layer.
@@ -46,10 +46,14 @@ impl Mlp {
     pub fn new(prefix: &str, params: &ParamStore, config: &HfConfig, at: usize) -> Result<Self> {
         let name = |suffix: &str| format!("{prefix}.{suffix}");
         let gated = |prefix: &str| {
-            let get = |suffix: &str| params.get(&name(&format!("{prefix}{suffix}")));
-            let (gate_up, down) = (get("gate_up")?, get("down")?);
-            let (gate_up, down) = (Linear::new(gate_up, None), Linear::new(down, None));
-            Ok(Gated { gate_up, down, sequence: params.sequence() })
+            let linear = |suffix: &str| {
+                let name = name(&format!("{prefix}{suffix}"));
+                Ok::<_, Error>(
+                    Linear::new(params.get(&name)?, None).with_adapters(params.adapters_of(&name)?),
+                )
+            };
+            let (gate_up, down) = (linear("gate_up")?, linear("down")?);
+            Ok::<_, Error>(Gated { gate_up, down, sequence: params.sequence() })
         };
         let moe = config.moe.as_ref().and_then(|moe| Some((moe, moe.place_of(at)?)));
         let Some((moe, place)) = moe else { return gated("").map(Self::Dense) };
@@ -111,16 +115,19 @@ impl Gated {
 
     /// The product of the gated activation, which is not kept for the backward pass.
     fn recomputed_down(&self, gate_up: &Tensor) -> Result<Tensor> {
-        let down = |inputs: &[Tensor]| {
-            let [gate_up, weight] = inputs else {
+        let (outputs, matrices) = self.down.adapters();
+        let down = move |inputs: &[Tensor]| {
+            let [gate_up, weight, matrices @ ..] = inputs else {
                 let what = "inputs of the MLP's second half";
                 return Err(Error::Context { what, expected: 2, got: inputs.len() });
             };
             // Both times as training does it, wherever the backward pass runs.
             let act_tm = as_trained(|| silu_mul(&Workspace::default(), gate_up))?;
-            linear::reference(&act_tm, weight, None)
+            let down_td = linear::reference(&act_tm, weight, None)?;
+            adapter::add(down_td, &act_tm, &outputs, &matrices.iter().collect::<Vec<_>>())
         };
         let text = move |inputs: &[Tensor]| down(inputs).map_err(|error| error.to_string());
-        Ok(slime_torch::recomputed(&[gate_up, self.down.weight()], text)?)
+        let inputs: Vec<&Tensor> = [gate_up, self.down.weight()].into_iter().chain(matrices).collect();
+        Ok(slime_torch::recomputed(&inputs, text)?)
     }
 }

@@ -97,6 +97,12 @@ impl Model {
         self.linears_mut().try_for_each(Linear::pack)
     }
 
+    /// Whether the adapters of the model, if it has any, add to its products from now on: without them it is what it was
+    /// before training.
+    pub fn set_adapted(&mut self, is_adapted: bool) {
+        self.linears_mut().for_each(|linear| linear.set_adapted(is_adapted));
+    }
+
     fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let head = self.end.iter_mut().map(|end| &mut end.head);
         self.layers.iter_mut().flat_map(Layer::linears_mut).chain(head)

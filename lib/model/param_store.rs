@@ -9,6 +9,7 @@ use slime_config::HfConfig;
 use slime_weights::{Dtype, Place, StorageSpec, WeightDir};
 use tch::{Device, Kind, Tensor};
 
+use crate::adapters::Adapters;
 use crate::ops::sequence::Sequence;
 use crate::whole_tensors::{Split, part};
 use crate::{Error, Parallel, Result, WholeTensors};
@@ -23,6 +24,8 @@ pub struct ParamStore {
     split: Option<Split>,
     tensors: Vec<Tensor>,
     by_name: HashMap<String, usize>,
+    /// Which of the storages are adapters.
+    pub(crate) adapters: Option<Adapters>,
     kind: Kind,
     device: Device,
 }
@@ -56,18 +59,26 @@ impl ParamStore {
     }
 
     fn empty(kind: Kind, device: Device, split: Option<Split>) -> Self {
-        Self { specs: Vec::new(), split, tensors: Vec::new(), by_name: HashMap::new(), kind, device }
+        Self {
+            specs: Vec::new(),
+            split,
+            tensors: Vec::new(),
+            by_name: HashMap::new(),
+            adapters: None,
+            kind,
+            device,
+        }
     }
 
     /// What this rank holds of storages that are added.
-    fn own(&mut self, specs: Vec<StorageSpec>) -> Vec<StorageSpec> {
+    pub(crate) fn own(&mut self, specs: Vec<StorageSpec>) -> Vec<StorageSpec> {
         match &mut self.split {
             Some(split) => split.push(specs),
             None => specs,
         }
     }
 
-    fn push(&mut self, spec: StorageSpec, tensor: Tensor) {
+    pub(crate) fn push(&mut self, spec: StorageSpec, tensor: Tensor) {
         self.by_name.insert(spec.name.clone(), self.specs.len());
         self.specs.push(spec);
         self.tensors.push(tensor);
@@ -249,6 +260,12 @@ impl ParamStore {
         Ok(())
     }
 
+    /// Freezes everything that is there.
+    pub(crate) fn freeze_all(&mut self) {
+        let whole = self.split.iter_mut().flat_map(|split| &mut split.whole);
+        self.specs.iter_mut().chain(whole).for_each(|spec| spec.is_frozen = true);
+    }
+
     /// Number of parameters on this rank.
     pub fn num_parameters(&self) -> usize {
         self.specs.iter().map(StorageSpec::num_elements).sum()
@@ -268,7 +285,7 @@ impl ParamStore {
         }
     }
 
-    /// The tensors of the whole model. Collective over the world where the model is split.
+    /// The tensors of the whole model, with adapters merged into the matrices beside them. Collective over the world where the model is split.
     pub fn whole_tensors(&self) -> WholeTensors<'_> {
         WholeTensors::parameters(self)
     }

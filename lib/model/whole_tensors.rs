@@ -9,6 +9,7 @@ use slime_torch::{bytes_mut, bytes_of};
 use slime_weights::{StorageSpec, ViewSpec, is_of_stage, split};
 use tch::{Device, Kind, Tensor};
 
+use crate::adapters::merged;
 use crate::{Error, Parallel, ParamStore, Result};
 
 /// Name, shape and element type of a Hugging Face tensor.
@@ -49,7 +50,9 @@ impl Split {
 /// Which tensors are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
+    /// With adapters merged.
     Parameters,
+    Adapters,
     /// Of what is trained, in f32 (f64 of f64 models).
     Gradients,
 }
@@ -73,6 +76,11 @@ impl<'a> WholeTensors<'a> {
         Self { params, which: Which::Parameters, tensors, next: (0, 0) }
     }
 
+    /// The adapters.
+    pub(crate) fn adapters(params: &'a ParamStore) -> Self {
+        Self { which: Which::Adapters, ..Self::parameters(params) }
+    }
+
     /// Gradients by storage.
     pub(crate) fn gradients(params: &'a ParamStore, grads: &'a [(String, Tensor)]) -> Self {
         let tensors = grads.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
@@ -92,12 +100,30 @@ impl<'a> WholeTensors<'a> {
 
     /// The element type of a storage; `None` where it is not among what comes.
     fn kind(&self, spec: &StorageSpec) -> Option<Kind> {
+        let is_adapter = self.params.adapters.as_ref().is_some_and(|adapters| adapters.has(&spec.name));
         match self.which {
-            Which::Parameters => Some(self.params.kind_of(spec)),
+            Which::Parameters if is_adapter => None,
+            Which::Adapters if !is_adapter => None,
+            Which::Parameters | Which::Adapters => Some(self.params.kind_of(spec)),
             Which::Gradients if spec.is_frozen => None,
             Which::Gradients => {
                 Some(if self.params.kind() == Kind::Double { Kind::Double } else { Kind::Float })
             }
+        }
+    }
+
+    /// The tensor of `view` of the whole storage `spec`, with what its adapter adds.
+    fn merged(&self, spec: &StorageSpec, view: &ViewSpec, kind: Kind) -> Result<Option<Tensor>> {
+        let whole = self.whole(spec, view, kind)?;
+        let adapters = self.params.adapters.as_ref().filter(|_| self.which == Which::Parameters);
+        let Some((adapters, adapter)) = adapters.and_then(|all| Some((all, all.of(&view.name)?))) else {
+            return Ok(whole);
+        };
+        let a = self.whole(&adapter.a, &adapter.a.views[0], kind)?;
+        let b = self.whole(&adapter.b, &adapter.b.views[0], kind)?;
+        match (whole, a, b) {
+            (Some(whole), Some(a), Some(b)) => Ok(Some(merged(&whole, &a, &b, adapters.scale)?)),
+            _ => Ok(None),
         }
     }
 
@@ -124,7 +150,7 @@ impl Iterator for WholeTensors<'_> {
                 continue;
             };
             self.next.1 += 1;
-            return Some(self.whole(spec, view, kind).map(|tensor| (view.name.clone(), tensor)));
+            return Some(self.merged(spec, view, kind).map(|tensor| (view.name.clone(), tensor)));
         }
     }
 }

@@ -107,6 +107,8 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn slime_forget_grad(tensor: *const RawTensor, error: *mut c_char) -> c_int;
     pub(crate) fn slime_current_stream(device: i64, stream: *mut usize, error: *mut c_char) -> c_int;
+    pub(crate) fn slime_require_deterministic(error: *mut c_char) -> c_int;
+    pub(crate) fn slime_is_deterministic() -> c_int;
     pub(crate) fn slime_has_packed_linear() -> c_int;
     pub(crate) fn slime_pack_linear(
         weight: *const RawTensor,

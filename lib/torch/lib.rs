@@ -6,6 +6,7 @@
 mod backward;
 pub mod cuda;
 mod custom_function;
+pub mod deterministic;
 pub mod device_collectives;
 mod error;
 mod ffi;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -372,15 +373,31 @@ int slime_exchange_stream(int64_t device, int64_t id, int64_t* previous, char* e
   });
 }
 
+// The same bits in every run, from here on; see deterministic.rs.
+int slime_require_deterministic(char* error) {
+  return guarded(error, [&] {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+    setenv("NCCL_ALGO", "Ring", /*overwrite=*/0);
+    auto& context = at::globalContext();
+    context.setDeterministicAlgorithms(/*b=*/true, /*warn_only=*/false);
+    // What is made empty is written before it is read.
+    context.setDeterministicFillUninitializedMemory(false);
+    context.setDeterministicCuDNN(true);
+    context.setBenchmarkCuDNN(false);
+  });
+}
+
+int slime_is_deterministic() { return at::globalContext().deterministicAlgorithms() ? 1 : 0; }
+
 // Causal attention of whole chunks, all of them in one call: q [t, heads, k], k and v [s, kv_heads, k]; chunk i has the rows
 // cu_q[i]..cu_q[i + 1] of q, the last of the positions cu_k[i]..cu_k[i + 1]. Chunks of `even` rows and as many positions, where
-// that is not 0, go through cuDNN. Outputs: the result, then what the backward pass needs.
+// that is not 0, go through cuDNN, whose backward pass adds in an order of chance. Outputs: the result, then what the backward pass needs.
 int slime_varlen_attention(const at::Tensor* q, const at::Tensor* k, const at::Tensor* v, const at::Tensor* cu_q,
                            const at::Tensor* cu_k, int64_t max_q, int64_t max_k, int64_t even, SlimeSink* outputs,
                            char* error) {
   return guarded(error, [&] {
     at::NoGradGuard no_grad;
-    if (even > 0) {
+    if (even > 0 && !at::globalContext().deterministicAlgorithms()) {
       auto result = at::_scaled_dot_product_cudnn_attention(even_chunks(*q, even), even_chunks(*k, even),
                                                             even_chunks(*v, even), std::nullopt,
                                                             /*compute_log_sumexp=*/true, 0.0, /*is_causal=*/true,
@@ -402,7 +419,7 @@ int slime_varlen_attention_backward(const at::Tensor* grad, const at::Tensor* q,
                                     SlimeSink* outputs, char* error) {
   return guarded(error, [&] {
     at::NoGradGuard no_grad;
-    if (even > 0) {
+    if (even > 0 && !at::globalContext().deterministicAlgorithms()) {
       auto grads = at::_scaled_dot_product_cudnn_attention_backward(
           even_chunks(*grad, even), even_chunks(*q, even), even_chunks(*k, even), even_chunks(*v, even),
           even_chunks(*kept[0], even), *kept[1], *kept[2], *kept[3], at::Tensor(), at::Tensor(), at::Tensor(), even,

@@ -11,6 +11,7 @@ use tch::Tensor;
 use crate::pipeline::{Routers, frozen_batches, without_grad};
 use crate::plan::Plan;
 use crate::prepared::Prepared;
+use crate::trainer::Reference;
 use crate::{Error, Result, Settings, Trainer};
 
 impl Trainer {
@@ -29,17 +30,14 @@ impl Trainer {
             })?;
             self.report.log_probs = self.observation.phase("log_probs", began);
         }
-        if let Some(reference) = &self.reference {
+        if self.reference.is_some() {
             let began = Instant::now();
-            let algorithm = &self.settings.algorithm;
-            let is_whole = algorithm.loss == LossType::Policy && algorithm.kl_loss_type == KlLossType::Full;
-            // Reference and teacher are other models: their routers choose by themselves.
-            frozen_batches(reference, &mut batches, Routers::Free, |prepared, hidden_rd| {
-                let (log_prob_r, _) = self.frozen(reference, prepared, &hidden_rd)?;
-                prepared.known.ref_log_prob_r = Some(log_prob_r);
-                prepared.ref_hidden_rd = is_whole.then_some(hidden_rd);
-                Ok(())
-            })?;
+            // What the policy was before training is the policy without its adapters.
+            let is_base = matches!(self.reference, Some(Reference::Base));
+            self.actor.model.set_adapted(!is_base);
+            let result = self.fix_ref_log_probs(&mut batches);
+            self.actor.model.set_adapted(true);
+            result?;
             self.report.ref_log_probs = self.observation.phase("ref_log_probs", began);
         }
         if let Some(teacher) = &self.teacher {
@@ -51,6 +49,19 @@ impl Trainer {
             self.report.teacher_log_probs = self.observation.phase("teacher_log_probs", began);
         }
         Ok(())
+    }
+
+    fn fix_ref_log_probs(&self, batches: &mut [&mut Prepared]) -> Result<()> {
+        let Some(reference) = self.reference() else { return Ok(()) };
+        let algorithm = &self.settings.algorithm;
+        let is_whole = algorithm.loss == LossType::Policy && algorithm.kl_loss_type == KlLossType::Full;
+        // Reference and teacher are other models: their routers choose by themselves.
+        frozen_batches(reference, batches, Routers::Free, |prepared, hidden_rd| {
+            let (log_prob_r, _) = self.frozen(reference, prepared, &hidden_rd)?;
+            prepared.known.ref_log_prob_r = Some(log_prob_r);
+            prepared.ref_hidden_rd = is_whole.then_some(hidden_rd);
+            Ok(())
+        })
     }
 
     /// The critic's values before its first update.

@@ -94,7 +94,7 @@ impl Trainer {
         let targets_o = prepared.targets(hidden_od.device())?;
         let (log_prob_o, entropy_o) = model.head_log_probs(hidden_od, &targets_o, &shaping)?;
         let (log_prob_r, entropy_r) = (share.all(&log_prob_o)?, share.all(&entropy_o)?);
-        let whole_kl_r = match (&self.reference, &prepared.ref_hidden_rd) {
+        let whole_kl_r = match (self.reference(), &prepared.ref_hidden_rd) {
             (Some(reference), Some(ref_hidden_od)) => {
                 let kl_o = model.head_kl(hidden_od, reference, ref_hidden_od, self.settings.temperature)?;
                 Some(share.all(&kl_o)?)

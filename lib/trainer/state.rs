@@ -3,6 +3,7 @@
 use slime_weights::WeightDir;
 
 use crate::optimizer::{Buffer, Replica, missing};
+use crate::trainer::Reference;
 use crate::{Optimizer, Result, Trainer};
 
 /// Names of the critic's buffers begin with this.
@@ -105,7 +106,11 @@ impl Trainer {
 
     fn moving_reference(&self) -> Option<Replica<'_>> {
         let reference = self.reference.as_ref().filter(|_| self.settings.ref_update_interval.is_some());
-        reference.map(|reference| Replica::new(reference.params(), self.actor.optimizer.groups()))
+        let other = reference.and_then(|reference| match reference {
+            Reference::Other(model) => Some(model),
+            Reference::Base => None,
+        });
+        other.map(|reference| Replica::new(reference.params(), self.actor.optimizer.groups()))
     }
 
     fn critic_optimizer(&self, name: &str) -> Result<&Optimizer> {

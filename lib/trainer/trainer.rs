@@ -20,7 +20,7 @@ use crate::{Error, Observation, Optimizer, Report, Result, Scored, Settings, Ste
 pub struct Roles {
     /// What the run is about.
     pub policy: Model,
-    /// The policy of the KL term and of DPO.
+    /// The policy of the KL term and of DPO; without one that of a policy with adapters is itself without them.
     pub reference: Option<Model>,
     /// Whose log-probs the policy is drawn to.
     pub teacher: Option<Model>,
@@ -32,6 +32,15 @@ impl From<Model> for Roles {
     fn from(policy: Model) -> Self {
         Self { policy, reference: None, teacher: None, critic: None }
     }
+}
+
+/// The policy of the KL term and of DPO.
+#[derive(Debug)]
+pub(crate) enum Reference {
+    /// A model of its own.
+    Other(Box<Model>),
+    /// The policy without its adapters.
+    Base,
 }
 
 /// A model with its optimizer.
@@ -53,7 +62,7 @@ pub(crate) enum Role {
 pub struct Trainer {
     pub(crate) actor: Trained,
     pub(crate) critic: Option<Trained>,
-    pub(crate) reference: Option<Model>,
+    pub(crate) reference: Option<Reference>,
     pub(crate) teacher: Option<Model>,
     pub(crate) comm: Arc<dyn Communicator>,
     /// The ranks that have the samples between them.
@@ -91,6 +100,9 @@ impl Trainer {
         policy.params_mut().freeze(&settings.train.freeze)?;
         let algorithm = &settings.algorithm;
         // Heads are the last stage's.
+        let base =
+            || (algorithm.has_reference() && policy.params().has_adapters()).then_some(Reference::Base);
+        let reference = reference.map(|model| Reference::Other(Box::new(model))).or_else(base);
         let has_head = |model: &Model| model.has_value_head() || !model.stage().is_last();
         for (is_there, is_needed, role) in [
             (reference.is_some(), algorithm.has_reference(), "a reference"),
@@ -149,6 +161,11 @@ impl Trainer {
         self.observation = Observation { gpu, ..observation };
     }
 
+    /// What it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// What was seen in the last rollout on this rank.
     pub fn take_report(&mut self) -> Report {
         std::mem::take(&mut self.report)
@@ -157,6 +174,14 @@ impl Trainer {
     /// The policy.
     pub fn policy(&self) -> &Model {
         &self.actor.model
+    }
+
+    /// The model whose head the reference has.
+    pub(crate) fn reference(&self) -> Option<&Model> {
+        self.reference.as_ref().map(|reference| match reference {
+            Reference::Other(model) => &**model,
+            Reference::Base => self.policy(),
+        })
     }
 
     /// The critic, where there is one.
@@ -238,7 +263,7 @@ impl Trainer {
     /// The reference becomes the policy when it is due.
     fn update_reference(&mut self) -> Result<()> {
         let due = self.settings.ref_update_interval.is_some_and(|n| self.num_rollouts.is_multiple_of(n));
-        if let (true, Some(reference)) = (due, &mut self.reference) {
+        if let (true, Some(Reference::Other(reference))) = (due, &mut self.reference) {
             let began = Instant::now();
             reference.params_mut().copy_from(self.actor.model.params())?;
             self.report.ref_model_update = self.observation.phase("ref_model_update", began);

@@ -1,6 +1,7 @@
 //! safetensors and GGUF files, storages and views, and the table of tensors of each family.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod adapter;
 mod dtype;
 mod error;
 mod family;
@@ -10,6 +11,7 @@ mod gguf_k_block;
 mod gguf_model;
 mod gguf_tokenizer;
 mod mapping;
+mod peft;
 mod plan;
 mod quantised;
 mod safetensors;
@@ -21,12 +23,14 @@ mod unique_keys;
 mod weight_dir;
 mod weight_writer;
 
+pub use adapter::{Adapter, adapters, target_modules};
 pub use dtype::{Dtype, cast, decode_f32, encode_f32, first_not_finite};
 pub use error::{Error, Result};
 pub use family::{check, is_carried, is_f32, mtp, storages, value_head};
 pub use gguf::{Gguf, GgufTensor, GgufValue};
 pub use gguf_block::BlockType;
 pub use gguf_model::GgufSource;
+pub use peft::PeftAdapter;
 pub use plan::{Plan, PlanLayout, StageShare, dry_run_comment, gib};
 pub use quantised::{QuantisedForm, Quantiser};
 pub use safetensors::{TensorInfo, header};

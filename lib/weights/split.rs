@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use slime_config::{HfConfig, PipelineStage, QkNormScope, TensorBox};
 
+use crate::adapter::split_adapter;
 use crate::{StorageSpec, ViewSpec};
 
 /// The part of one of several ranks.
@@ -82,12 +83,12 @@ pub fn is_of_stage(spec: &StorageSpec, config: &HfConfig, stage: PipelineStage) 
 pub fn split(spec: StorageSpec, config: &HfConfig, place: Place) -> StorageSpec {
     let Place { tp, ep, etp, .. } = place;
     let (num_q, num_kv, dim) = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);
-    let heads = |heads: Range<usize>| heads.start * dim..heads.end * dim;
-    let (q, kv) = (heads(tp.of(num_q)), heads(kv_heads(config, tp)));
+    let (q, kv) = (heads_of(config, tp.of(num_q)), heads_of(config, kv_heads(config, tp)));
     let copies = kv_copies(config, tp.size);
     let rows = spec.shape[0];
     let suffix = spec.name.rsplit('.').next().unwrap_or_default().to_owned();
     match suffix.as_str() {
+        "lora_a" | "lora_b" => split_adapter(spec, config, place),
         "embed" | "head" => spec.keep_rows(&[tp.of(rows)]),
         "qkv" | "qkv_bias" => {
             let [k_start, v_start] = [num_q * dim, (num_q + num_kv) * dim];
@@ -127,7 +128,12 @@ pub fn split(spec: StorageSpec, config: &HfConfig, place: Place) -> StorageSpec 
     }
 }
 
-fn after(start: usize, range: &Range<usize>) -> Range<usize> {
+/// The rows or columns of these heads.
+pub(crate) fn heads_of(config: &HfConfig, heads: Range<usize>) -> Range<usize> {
+    heads.start * config.head_dim..heads.end * config.head_dim
+}
+
+pub(crate) fn after(start: usize, range: &Range<usize>) -> Range<usize> {
     start + range.start..start + range.end
 }
 
@@ -138,7 +144,7 @@ impl StorageSpec {
     }
 
     /// The storage of these rows alone, in order. Ranges do not cross the border of two views unless they hold both whole.
-    fn keep_rows(self, kept: &[Range<usize>]) -> Self {
+    pub(crate) fn keep_rows(self, kept: &[Range<usize>]) -> Self {
         let row_len = self.row_len();
         let keep = |views: &[ViewSpec]| {
             let (mut parts, mut offset_rows) = (Vec::new(), 0);
@@ -163,7 +169,7 @@ impl StorageSpec {
     }
 
     /// The storage of these columns (of the last dimension) alone.
-    fn keep_columns(mut self, columns: &Range<usize>) -> Self {
+    pub(crate) fn keep_columns(mut self, columns: &Range<usize>) -> Self {
         for view in self.views.iter_mut().chain(&mut self.fused) {
             view.part = view.part.narrow(view.shape.len() - 1, columns.clone());
         }
@@ -174,7 +180,7 @@ impl StorageSpec {
     }
 
     /// The same with the number of ranks that hold each of its views.
-    fn with_copies(mut self, copies: &[usize]) -> Self {
+    pub(crate) fn with_copies(mut self, copies: &[usize]) -> Self {
         for (view, copies) in self.views.iter_mut().zip(copies) {
             view.copies = *copies;
         }

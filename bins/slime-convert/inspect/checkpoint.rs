@@ -20,7 +20,7 @@ fn is_rank_file(name: &str) -> bool {
     name.strip_prefix("rank_").is_some_and(|rest| rest.strip_suffix(".h5").is_some())
 }
 
-pub fn report(dir: &Path) -> Result<Report, Failure> {
+pub(super) fn report(dir: &Path) -> Result<Report, Failure> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let place = paths::parse_physical(&name);
     let mut json = json!({

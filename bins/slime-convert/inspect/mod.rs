@@ -1,6 +1,6 @@
 //! Shows what a file or folder of a run holds, as tables or as one JSON object; one file for each kind of thing.
 
-mod checkpoint;
+pub mod checkpoint;
 mod column;
 mod gguf;
 mod manifest;

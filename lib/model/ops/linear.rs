@@ -3,6 +3,7 @@
 use slime_torch::PackedLinear;
 use tch::Tensor;
 
+use super::adapter::{self, Adapter, Outputs};
 use crate::{Result, Workspace};
 
 /// A weight with its bias and, while serving, its packed copy.
@@ -11,12 +12,32 @@ pub struct Linear {
     weight_oi: Tensor,
     bias_o: Option<Tensor>,
     packed: Option<PackedLinear>,
+    adapters: Vec<Adapter>,
+    /// Whether the adapters add to the product.
+    is_adapted: bool,
 }
 
 impl Linear {
     /// The product with `weight_oi`; both tensors stay shared with their owner.
     pub fn new(weight_oi: Tensor, bias_o: Option<Tensor>) -> Self {
-        Self { weight_oi, bias_o, packed: None }
+        Self { weight_oi, bias_o, packed: None, adapters: Vec::new(), is_adapted: true }
+    }
+
+    /// The same with adapters.
+    #[must_use]
+    pub fn with_adapters(self, adapters: Vec<Adapter>) -> Self {
+        Self { adapters, ..self }
+    }
+
+    /// Whether the adapters add to the product from now on.
+    pub fn set_adapted(&mut self, is_adapted: bool) {
+        self.is_adapted = is_adapted;
+    }
+
+    /// What the adapters add to now, and their matrices as [`adapter::add`] takes them.
+    pub fn adapters(&self) -> (Vec<Outputs>, Vec<&Tensor>) {
+        let active = if self.is_adapted { self.adapters.as_slice() } else { &[] };
+        (active.iter().map(Adapter::outputs).collect(), active.iter().flat_map(Adapter::matrices).collect())
     }
 
     /// The weight, `[o, i]`.
@@ -43,6 +64,12 @@ impl Linear {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, workspace: &Workspace, x_ti: &Tensor) -> Result<Tensor> {
+        let out_to = self.product(workspace, x_ti)?;
+        let (outputs, matrices) = self.adapters();
+        adapter::add(out_to, x_ti, &outputs, &matrices)
+    }
+
+    fn product(&self, workspace: &Workspace, x_ti: &Tensor) -> Result<Tensor> {
         match &self.packed {
             Some(packed) => serve(x_ti, packed, self.bias_o.as_ref()),
             None if workspace.is_fixed() => {

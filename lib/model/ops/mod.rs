@@ -3,6 +3,7 @@
 //! `reference` is the definition on any device, under autograd; `serve` the same in plain memory without gradient, for f32
 //! on a CPU; `train` a custom function. An op takes `serve` wherever its inputs allow it.
 
+pub mod adapter;
 pub mod add_norm;
 pub mod attend;
 pub mod attention;

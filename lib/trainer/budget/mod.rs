@@ -8,7 +8,7 @@ mod layer;
 use slime_config::{Cluster, HfConfig, PipelineStage, Recompute, Train};
 use slime_model::MERGE_LEN;
 use slime_model::ops::head_log_probs::chunk_bytes;
-use slime_weights::{Place, PlanLayout, Share, gib, is_of_stage, split, storages};
+use slime_weights::{Place, PlanLayout, Share, StorageSpec, gib, is_of_stage, split, storages};
 use tch::Kind;
 
 use self::layer::{LayerBytes, Precision};
@@ -105,6 +105,8 @@ struct Elements {
     largest: u64,
     /// Of the embedding or the head.
     head: u64,
+    /// Of those what has a gradient.
+    trained_head: u64,
 }
 
 impl Elements {
@@ -116,20 +118,17 @@ impl Elements {
     ) -> slime_config::Result<Self> {
         let first = |size| Share { rank: 0, size };
         let place = Place { tp: first(layout.tp), ep: first(layout.ep), etp: first(layout.etp), stage };
-        let whole = storages(config);
-        let names: Vec<Vec<&str>> =
-            whole.iter().map(|spec| spec.views.iter().map(|view| view.name.as_str()).collect()).collect();
-        let is_frozen = slime_config::frozen(&settings.train.freeze, &names)?;
+        let whole = trained_as(config, &settings.train)?;
         let mut sum = Self::default();
-        let held = whole.iter().zip(is_frozen).filter(|(spec, _)| is_of_stage(spec, config, stage));
-        for (spec, is_frozen) in held {
+        for spec in whole.iter().filter(|spec| is_of_stage(spec, config, stage)) {
             let own = split(spec.clone(), config, place);
             let num = own.num_elements() as u64;
             sum.all += num;
             if matches!(spec.name.as_str(), "embed" | "head") {
                 sum.head = num;
+                sum.trained_head = if spec.is_frozen { 0 } else { num };
             }
-            if !(is_frozen || spec.is_frozen) {
+            if !spec.is_frozen {
                 let copies = if spec.is_expert {
                     layout.stage_size() / (layout.ep * layout.etp)
                 } else {
@@ -144,11 +143,29 @@ impl Elements {
     }
 }
 
+/// The storages of a policy with its adapters, and which of them are frozen.
+fn trained_as(config: &HfConfig, train: &Train) -> slime_config::Result<Vec<StorageSpec>> {
+    let mut whole = storages(config);
+    let Some(lora) = &train.lora else {
+        let names: Vec<Vec<&str>> =
+            whole.iter().map(|spec| spec.views.iter().map(|view| view.name.as_str()).collect()).collect();
+        let is_frozen = slime_config::frozen(&train.freeze, &names)?;
+        whole.iter_mut().zip(is_frozen).for_each(|(spec, is_frozen)| spec.is_frozen |= is_frozen);
+        return Ok(whole);
+    };
+    for spec in &mut whole {
+        spec.is_frozen = true;
+    }
+    let adapters = slime_weights::adapters(config, lora)?;
+    whole.extend(adapters.into_iter().flat_map(|adapter| [adapter.a, adapter.b]));
+    Ok(whole)
+}
+
 impl Budget {
     /// Those of a policy, of every stage.
     ///
     /// # Errors
-    /// Patterns of `train.freeze` that do not fit the model.
+    /// Patterns of `train.freeze` or of `train.lora` that do not fit the model.
     pub fn of_stages(
         config: &HfConfig,
         settings: &Settings,
@@ -184,7 +201,7 @@ impl Budget {
         let most = |of: fn(&LayerBytes) -> u64| runs.iter().flatten().map(of).max().unwrap_or(0);
         let own_rows = tokens.div_ceil(layout.tp as u64) * config.hidden_size as u64;
         // The gradient of a tied head waits for that of the embedding.
-        let waiting = if config.tie_word_embeddings { elements.head * size } else { 0 };
+        let waiting = if config.tie_word_embeddings { elements.trained_head * size } else { 0 };
         // As many micro-batches as there are ever under way.
         let num_batches = 2 * layout.pipeline.num_stages * layout.pipeline.chunks;
         let all = |of: &dyn Fn(&LayerBytes) -> u64| {
@@ -205,7 +222,7 @@ impl Budget {
         let (last, in_head) = if stage.is_last() {
             let kept_by_norm = if precision.is_fused { size } else { 4 + size };
             let rows = own_rows * kept_by_norm + tokens * config.hidden_size as u64 * size;
-            let head = (elements.head, size);
+            let head = (elements.trained_head, size);
             (rows, head_bytes(config, settings, head, (tokens, layout.tp as u64), is_gpu))
         } else {
             (0, 0)
@@ -224,7 +241,7 @@ impl Budget {
         // The first layer is the last one of a backward pass; what it keeps may be in what stands beside it already.
         let of_layer =
             if train.recompute == Recompute::Full { 0 } else { kept / config.num_hidden_layers as u64 };
-        let before = gradients.saturating_sub(elements.head * size);
+        let before = gradients.saturating_sub(elements.trained_head * size);
         let in_first_layer = (before, of_layer, in_layer);
         let bytes = |(a, b, c): (u64, u64, u64)| a + b + c;
         let (gradients, activations, workspace) =

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use slime_comm::{Communicator, Layout, Mesh, Single, Threads};
-use slime_config::{HfConfig, Pipeline, Recompute, Train};
+use slime_config::{HfConfig, Lora, Pipeline, Recompute, Train};
 use slime_model::{Extra, Model, Parallel};
 use slime_record::Sample;
 use slime_trainer::budget::{Batch, Budget, Others, Site};
@@ -35,6 +35,8 @@ struct Case {
     shape: Shape,
     response_len: usize,
     num_responses: usize,
+    /// Adapters are trained in place of the parameters.
+    is_adapted: bool,
 }
 
 /// Activations outweigh the state.
@@ -51,6 +53,7 @@ const KEPT: Case = Case {
     shape: WIDE,
     response_len: 400,
     num_responses: 2,
+    is_adapted: false,
 };
 
 fn cases() -> Vec<Case> {
@@ -69,6 +72,9 @@ fn cases() -> Vec<Case> {
         Case { name: "bf16", kind: Kind::BFloat16, ..KEPT },
         Case { name: "head", shape: HEAD, ..KEPT },
         Case { name: "offloaded", shape: HEAD, is_offloaded: true, ..KEPT },
+        Case { name: "adapters", is_adapted: true, ..KEPT },
+        Case { name: "head, adapters", shape: HEAD, is_adapted: true, ..KEPT },
+        Case { name: "tp 2, adapters", layout: [2, 1, 1, 1], is_adapted: true, ..KEPT },
         Case { name: "short responses", response_len: 100, num_responses: 8, ..KEPT },
     ]
 }
@@ -80,6 +86,7 @@ impl Case {
             max_tokens_per_gpu: (PROMPT_LEN + self.num_responses * self.response_len) as u32,
             recompute: self.recompute,
             optimizer_offload: self.is_offloaded,
+            lora: self.is_adapted.then(Lora::default),
             ..Train::default()
         };
         Settings { train, num_optimizer_steps: 10, ..Settings::default() }
@@ -107,7 +114,9 @@ impl Case {
         let [tp, pp, cp, dp] = self.layout;
         let mesh = Mesh::new(Layout { tp, pp, cp, dp, ..Layout::default() }, tp * pp * cp * dp).unwrap();
         let parallel = (tp * pp * cp > 1).then(|| Arc::new(Parallel::new(&comm, mesh, Device::Cpu).unwrap()));
-        let model = Model::load_part(dir, (self.kind, Device::Cpu), Extra::None, parallel).unwrap();
+        let lora = Lora::default();
+        let extra = if self.is_adapted { Extra::Adapters { lora: &lora, seed: 1 } } else { Extra::None };
+        let model = Model::load_part(dir, (self.kind, Device::Cpu), extra, parallel).unwrap();
         let vocab = model.config().vocab_size as u32;
         let mut trainer = Trainer::new(model, comm, self.settings()).unwrap();
         let groups = (0..(2 * dp * cp) as u32)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use slime_comm::{Communicator, Layout, Mesh, Single, Threads};
-use slime_config::{CpCommType, HfConfig, Pipeline, Recompute, RoutingReplay, TensorBox};
+use slime_config::{CpCommType, HfConfig, Lora, Pipeline, Recompute, RoutingReplay, TensorBox};
 use slime_model::{Extra, Model, Parallel, WholeTensors};
 use slime_trainer::{Scored, Settings, Trainer};
 use tch::{Device, Kind, Tensor};
@@ -146,7 +146,7 @@ fn run(dir: &Path, comm: Arc<dyn Communicator>, site: Option<Site>) -> Run {
 type Site = (Mesh, Pipeline, CpCommType);
 
 fn run_as(
-    (dir, extra, kind): (&Path, Extra, Kind),
+    (dir, extra, kind): (&Path, Extra<'_>, Kind),
     settings: &Settings,
     scored: &[Scored],
     comm: Arc<dyn Communicator>,
@@ -311,7 +311,7 @@ fn split_models_train_as_on_one_rank_and_the_readme_says_which() {
 }
 
 /// The model of one rank and of several under the same settings.
-fn compare((name, extra): (&str, Extra), settings: &Settings, scored: &[Scored], layout: Layout) {
+fn compare((name, extra): (&str, Extra<'_>), settings: &Settings, scored: &[Scored], layout: Layout) {
     tch::set_num_threads(1);
     let dir = fixture(name);
     let model = (dir.as_path(), extra, Kind::Double);
@@ -393,6 +393,30 @@ fn ranks_hold_a_part_of_the_model() {
     })
     .unwrap();
     assert!(parts.iter().all(|part| *part < whole / 2 && *part > whole / 4), "{parts:?} of {whole}");
+}
+
+#[test]
+fn adapters_are_split_as_the_matrices_beside_them() {
+    let lora = Lora { rank: 3, alpha: 6.0, targets: Vec::new() };
+    let attention = Lora { targets: vec!["*.1.self_attn.k_proj.weight".to_owned()], ..lora.clone() };
+    for (name, lora, [tp, pp, cp, dp, ep]) in [
+        ("llama", &lora, [1, 1, 1, 2, 1]),
+        ("llama", &lora, [1, 1, 1, 3, 1]),
+        ("llama_tied", &lora, [2, 1, 1, 1, 1]),
+        ("qwen2", &lora, [4, 1, 1, 1, 1]),
+        ("qwen3", &lora, [2, 2, 1, 2, 1]),
+        ("qwen3", &attention, [4, 2, 1, 1, 1]),
+        ("qwen3", &lora, [1, 1, 2, 1, 1]),
+        ("glm4", &lora, [2, 1, 1, 1, 1]),
+        ("glm4_moe", &lora, [2, 1, 1, 2, 4]),
+    ] {
+        for recompute in [Recompute::None, Recompute::Full] {
+            let mut settings = three_steps();
+            settings.train.recompute = recompute;
+            let layout = Layout { tp, pp, cp, dp, ep, ..Layout::default() };
+            compare((name, Extra::Adapters { lora, seed: 2 }), &settings, &rollout(5, 3), layout);
+        }
+    }
 }
 
 /// Attention over several calls: prompts and responses that are too long to share one.

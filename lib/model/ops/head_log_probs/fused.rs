@@ -56,8 +56,8 @@ pub struct Fused {
 
 /// The loss that `slopes` makes of the log-probs and entropy of `reference`, for losses that are sums over rows: `slopes`
 /// is called for one chunk of rows after the other, so its denominator has to be known beforehand. The gradients are those
-/// of `reference` under that loss. They are computed here, where the hidden states or the weight want one; backward only
-/// multiplies them. Sharded, every rank has to give the same slopes.
+/// of `reference` under that loss. They are computed here, where the hidden states or the weight want one (that of a weight
+/// only where it wants one); backward only multiplies them. Sharded, every rank has to give the same slopes.
 ///
 /// # Errors
 /// As `reference`, and those of `slopes`.
@@ -69,8 +69,9 @@ pub fn fused<E: From<Error>>(
     slopes: &mut dyn FnMut(Rows<'_>) -> std::result::Result<Slopes, E>,
 ) -> std::result::Result<Fused, E> {
     let (ids, sparse_of) = prepare(hidden_rd, weight_nd, targets_r, shaping, shard)?;
-    let needs_grad = is_tracked(hidden_rd)? || is_tracked(weight_nd)?;
-    let mut sums = tch::no_grad(|| Sums::new(hidden_rd, weight_nd, needs_grad))?;
+    let is_weight_tracked = is_tracked(weight_nd)?;
+    let needs_grad = is_weight_tracked || is_tracked(hidden_rd)?;
+    let mut sums = tch::no_grad(|| Sums::new(hidden_rd, weight_nd, needs_grad.then_some(is_weight_tracked)))?;
     let mut buffer = Buffer::default();
     for (start, len) in row_chunks(hidden_rd.size()[0], ids.mean_len(), hidden_rd.device()) {
         let sparse = sparse_of(start as usize..(start + len) as usize)?;
@@ -135,22 +136,35 @@ fn row_chunks(num_rows: i64, num_ids: i64, device: Device) -> impl Iterator<Item
     (0..num_rows).step_by(len as usize).map(move |start| (start, len.min(num_rows - start)))
 }
 
+/// Gradients of the hidden states and, where it wants one, of the weight.
+struct Gradients {
+    hidden_rd: Tensor,
+    weight_nd: Option<Tensor>,
+}
+
 /// What the chunks add up to.
 struct Sums {
     loss: Tensor,
     log_probs_r: Tensor,
     entropy_r: Tensor,
-    /// Gradients of hidden states and weight, in f32 or f64.
-    grads: Option<[Tensor; 2]>,
+    /// In f32 or f64.
+    grads: Option<Gradients>,
 }
 
 impl Sums {
-    fn new(hidden_rd: &Tensor, weight_nd: &Tensor, needs_grad: bool) -> Result<Self> {
+    /// Zeros; `has_weight` says whether there are gradients, and among them that of the weight.
+    fn new(hidden_rd: &Tensor, weight_nd: &Tensor, has_weight: Option<bool>) -> Result<Self> {
         let options = (wide(hidden_rd.kind()), hidden_rd.device());
         let zeros = |size: &[i64]| Tensor::f_zeros(size, options);
         let num_rows = hidden_rd.size2()?.0;
-        let both = || Ok::<_, Error>([zeros(&hidden_rd.size())?, zeros(&weight_nd.size())?]);
-        let grads = needs_grad.then(both).transpose()?;
+        let gradients = |has_weight: bool| {
+            let of_weight = has_weight.then(|| zeros(&weight_nd.size()));
+            Ok::<_, Error>(Gradients {
+                hidden_rd: zeros(&hidden_rd.size())?,
+                weight_nd: of_weight.transpose()?,
+            })
+        };
+        let grads = has_weight.map(gradients).transpose()?;
         Ok(Self {
             loss: zeros(&[])?,
             log_probs_r: zeros(&[num_rows])?,
@@ -170,19 +184,23 @@ impl Sums {
     }
 
     fn add_grad(&mut self, grad_rn: &Tensor, chunks: &Chunks<'_>, start: i64) -> Result<()> {
-        let Some([grad_hidden_rd, grad_weight_nd]) = &mut self.grads else { return Ok(()) };
-        let mut rows_rd = grad_hidden_rd.f_narrow(0, start, grad_rn.size2()?.0)?;
+        let Some(grads) = &mut self.grads else { return Ok(()) };
+        let mut rows_rd = grads.hidden_rd.f_narrow(0, start, grad_rn.size2()?.0)?;
         add_product(&mut rows_rd, grad_rn, chunks.weight_nd)?;
-        add_product(grad_weight_nd, &grad_rn.f_tr()?, chunks.hidden_rd)
+        match &mut grads.weight_nd {
+            Some(weight_nd) => add_product(weight_nd, &grad_rn.f_tr()?, chunks.hidden_rd),
+            None => Ok(()),
+        }
     }
 
     fn finish(self, hidden_rd: &Tensor, weight_nd: &Tensor, ids: &Ids) -> Result<Fused> {
         let Self { loss, log_probs_r, entropy_r, grads } = self;
-        let Some([mut grad_hidden_rd, grad_weight_nd]) = grads else {
+        let Some(mut grads) = grads else {
             return Ok(Fused { loss, log_probs_r, entropy_r });
         };
-        tch::no_grad(|| ids.sum_hidden_grad(&mut grad_hidden_rd))?;
-        let inputs = [hidden_rd, weight_nd, &loss, &grad_hidden_rd, &grad_weight_nd];
+        tch::no_grad(|| ids.sum_hidden_grad(&mut grads.hidden_rd))?;
+        let inputs: Vec<&Tensor> =
+            [hidden_rd, weight_nd, &loss, &grads.hidden_rd].into_iter().chain(&grads.weight_nd).collect();
         let carried = Carried { kinds: [hidden_rd.kind(), weight_nd.kind()] };
         let loss = custom_function(&inputs, carried)?.pop();
         let loss = loss.ok_or(Error::Context { what: "outputs of the head's loss", expected: 1, got: 0 })?;
@@ -198,11 +216,11 @@ struct Carried {
 
 impl CustomFunction for Carried {
     fn forward(&self, inputs: &[Tensor]) -> std::result::Result<Forward, String> {
-        let [_, _, loss, grad_hidden_rd, grad_weight_nd] = inputs else {
-            return Err("the head's loss takes five tensors".to_owned());
+        let [_, _, loss, grads @ ..] = inputs else {
+            return Err("the head's loss takes hidden states, weight, loss and gradients".to_owned());
         };
         let loss = loss.f_detach_copy().map_err(|error| error.to_string())?;
-        let saved = vec![grad_hidden_rd.shallow_clone(), grad_weight_nd.shallow_clone()];
+        let saved = grads.iter().map(Tensor::shallow_clone).collect();
         Ok(Forward { outputs: vec![loss], saved })
     }
 
@@ -211,15 +229,15 @@ impl CustomFunction for Carried {
         saved: &[Tensor],
         grads: &[Option<Tensor>],
     ) -> std::result::Result<Vec<Option<Tensor>>, String> {
-        let [Some(grad)] = grads else { return Ok(vec![None, None, None, None, None]) };
+        let mut all: Vec<Option<Tensor>> = (0..3 + saved.len()).map(|_| None).collect();
+        let [Some(grad)] = grads else { return Ok(all) };
         let times_grad = |(saved, kind): (&Tensor, Kind)| {
             let product = Tensor::f_empty(saved.size(), (kind, saved.device()))?;
             saved.f_mul_out(&product, grad)
         };
-        let products = saved.iter().zip(self.kinds).map(times_grad).map(|product| product.map(Some));
-        let mut all =
-            products.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-        all.extend([None, None, None]);
+        for (place, saved) in all.iter_mut().zip(saved.iter().zip(self.kinds)) {
+            *place = Some(times_grad(saved).map_err(|error| error.to_string())?);
+        }
         Ok(all)
     }
 }

@@ -108,7 +108,9 @@ fn run_fused(
     assert!((&fused.loss - expected).abs().double_value(&[]) < 1e-4);
     // A factor behind the loss reaches the gradients.
     (&fused.loss * 2.0).backward();
-    [fused.log_probs_r, fused.entropy_r, hidden.grad() / 2.0, weight.grad() / 2.0]
+    // What is frozen has none.
+    let half = |grad: Tensor| if grad.defined() { grad / 2.0 } else { grad };
+    [fused.log_probs_r, fused.entropy_r, half(hidden.grad()), half(weight.grad())]
 }
 
 fn assert_near(got: &[Tensor], expected: &[Tensor], tolerance: f64, what: &str) {
@@ -367,4 +369,21 @@ fn what_does_not_fit_is_an_error_that_says_so() {
     let other = kl::train(head(&hidden, &weight), head(&hidden, &weight.narrow(0, 0, 9)), 1.0, None);
     let expected = "reference's head: expected 7 rows and 150 ids, got 7 rows and 9 ids";
     assert_eq!(other.unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn frozen_weight_has_no_gradient_and_changes_none() {
+    let shaping = Shaping::at(0.7);
+    let targets = targets();
+    let trained = |hidden: &Tensor, weight: &Tensor| train(hidden, weight, &targets, &shaping);
+    let frozen = || {
+        let [hidden, weight] = leaves(Kind::Double);
+        [hidden, weight.set_requires_grad(false)]
+    };
+    let [_, _, expected, _] = run(trained, leaves(Kind::Double), true);
+    let [_, _, hidden, weight] = run(trained, frozen(), true);
+    assert!(hidden.equal(&expected) && !weight.defined());
+    let [_, _, expected, _] = run_fused(leaves(Kind::Double), &targets, &shaping, None);
+    let [_, _, hidden, weight] = run_fused(frozen(), &targets, &shaping, None);
+    assert!(hidden.equal(&expected) && !weight.defined());
 }

@@ -57,7 +57,9 @@ fn head(
 ) -> Result<(Tensor, Tensor)> {
     let (ids, sparse) = prepare(hidden_rd, weight_nd, targets_r, shaping, shard)?;
     let num_rows = hidden_rd.size2()?.0 as usize;
-    let function = Head { ids, sparse: sparse(0..num_rows)?, temperature: shaping.temperature };
+    // Asked here: within the function nothing requires a gradient.
+    let is_trained = weight_nd.requires_grad();
+    let function = Head { ids, sparse: sparse(0..num_rows)?, temperature: shaping.temperature, is_trained };
     let outputs = custom_function(&[hidden_rd, weight_nd, targets_r], function)?;
     match outputs.as_slice() {
         [log_probs_r, entropy_r] => Ok((log_probs_r.shallow_clone(), entropy_r.shallow_clone())),
@@ -101,6 +103,8 @@ struct Head {
     ids: Ids,
     sparse: Sparse,
     temperature: f64,
+    /// Whether the weight has a gradient.
+    is_trained: bool,
 }
 
 impl Head {
@@ -133,7 +137,7 @@ impl Head {
         Ok(Forward { outputs: vec![outcome.log_probs_r, outcome.entropy_r], saved })
     }
 
-    fn gradients(&self, saved: &[Tensor], grads: &Grads<'_>) -> Result<[Tensor; 2]> {
+    fn gradients(&self, saved: &[Tensor], grads: &Grads<'_>) -> Result<(Tensor, Option<Tensor>)> {
         let [hidden_rd, weight_nd, targets_r, lse_r, entropy_r, kept_lse_r] = saved else {
             return Err(Error::Context { what: "saved tensors of the head", expected: 6, got: saved.len() });
         };
@@ -141,15 +145,17 @@ impl Head {
         let slope = grads.slope([lse_r, entropy_r, kept_lse_r], &self.sparse)?;
         let chunks = self.chunks(hidden_rd, weight_nd, targets_r);
         let mut grad_hidden_rd = Tensor::f_zeros(hidden_rd.size(), (wide(hidden_rd.kind()), device))?;
-        let grad_weight_nd = weight_nd.f_empty_like()?;
+        let grad_weight_nd = self.is_trained.then(|| weight_nd.f_empty_like()).transpose()?;
         let mut buffer = Buffer::default();
         for (first, len) in id_chunks(num_rows, self.ids.len, device) {
             let grad_rn = chunks.slope(chunks.chunk(&mut buffer, first, len)?, &slope)?;
             add_product(&mut grad_hidden_rd, &grad_rn, &weight_nd.f_narrow(0, first, len)?)?;
-            let _ = grad_rn.f_tr()?.f_mm_out(&grad_weight_nd.f_narrow(0, first, len)?, hidden_rd)?;
+            if let Some(grad_weight_nd) = &grad_weight_nd {
+                let _ = grad_rn.f_tr()?.f_mm_out(&grad_weight_nd.f_narrow(0, first, len)?, hidden_rd)?;
+            }
         }
         self.ids.sum_hidden_grad(&mut grad_hidden_rd)?;
-        Ok([grad_hidden_rd.f_to_kind(hidden_rd.kind())?, grad_weight_nd])
+        Ok((grad_hidden_rd.f_to_kind(hidden_rd.kind())?, grad_weight_nd))
     }
 }
 
@@ -165,8 +171,8 @@ impl CustomFunction for Head {
     ) -> std::result::Result<Vec<Option<Tensor>>, String> {
         let [log_probs_r, entropy_r] = grads else { return Err("the head has two outputs".to_owned()) };
         let grads = Grads { log_probs_r: log_probs_r.as_ref(), entropy_r: entropy_r.as_ref() };
-        let [hidden, weight] = self.gradients(saved, &grads).map_err(|error| error.to_string())?;
-        Ok(vec![Some(hidden), Some(weight), None])
+        let (hidden, weight) = self.gradients(saved, &grads).map_err(|error| error.to_string())?;
+        Ok(vec![Some(hidden), weight, None])
     }
 }
 
