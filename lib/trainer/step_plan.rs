@@ -114,13 +114,13 @@ impl StepPlan {
         let rate = |span: usize| {
             if span > cluster.gpus_per_node as usize { cluster.node_gb_per_s } else { cluster.gpu_gb_per_s }
         };
-        let sending = self.sent.iter().map(|sent| sent.bytes / (rate(sent.span) * 1e9)).sum();
+        let sending = self.sent.iter().fold(0.0, |sum, sent| sum + sent.bytes / (rate(sent.span) * 1e9));
         [computing, sending, (computing + sending) / (1.0 - self.bubble)]
     }
 
     /// For people.
     pub fn lines(&self, layout: PlanLayout, cluster: &Cluster) -> Vec<String> {
-        let [computing, sending, all] = self.seconds(cluster);
+        let [computing, sending, all] = self.seconds(cluster).map(rounded);
         let parts: Vec<String> =
             self.sent.iter().map(|sent| format!("{} {}", sent.what, gib(sent.bytes as u64))).collect();
         let bubble = match layout.pp() {
@@ -136,11 +136,22 @@ impl StepPlan {
             lines.push(format!("  a GPU sends: {}", parts.join(", ")));
         }
         lines.push(format!(
-            "  about {all:.0} s: {computing:.0} s of computing at {} TFLOP/s, {sending:.0} s of sending at {} GB/s within a \
+            "  about {all} s: {computing} s of computing at {} TFLOP/s, {sending} s of sending at {} GB/s within a \
              node of {} GPUs and {} GB/s between them ([cluster])",
             cluster.tflops, cluster.gpu_gb_per_s, cluster.gpus_per_node, cluster.node_gb_per_s
         ));
         lines
+    }
+}
+
+/// Seconds with the digits that an estimate deserves.
+fn rounded(seconds: f64) -> String {
+    match seconds {
+        0.0 => "0".to_owned(),
+        s if s < 0.01 => "under 0.01".to_owned(),
+        s if s < 1.0 => format!("{s:.2}"),
+        s if s < 10.0 => format!("{s:.1}"),
+        s => format!("{s:.0}"),
     }
 }
 
@@ -171,6 +182,8 @@ mod tests {
         let alone = plan(PlanLayout::SINGLE, 8);
         assert_eq!((alone.num_batches, alone.bubble, alone.sent.len()), (4, 0.0, 0));
         let cluster = Cluster { tflops: 1e-6, ..Cluster::default() };
+        assert_eq!([0.0, 0.004, 0.123, 9.87, 98.7].map(rounded), ["0", "under 0.01", "0.12", "9.9", "99"]);
+        assert_eq!(rounded(alone.seconds(&cluster)[1]), "0", "without a sign");
         let [computing, sending, all] = alone.seconds(&cluster);
         assert!(
             (computing - alone.flops / 1e6).abs() < 1e-9 * computing && sending == 0.0 && all <= computing
