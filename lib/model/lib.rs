@@ -20,6 +20,7 @@ mod rope;
 mod routing;
 mod run;
 mod spans;
+mod staging;
 mod step_lists;
 mod tape;
 mod token_shares;

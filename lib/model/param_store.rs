@@ -6,11 +6,12 @@ use std::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use slime_config::HfConfig;
-use slime_weights::{Dtype, Place, StorageSpec, WeightDir};
+use slime_weights::{Place, StorageSpec, WeightDir};
 use tch::{Device, Kind, Tensor};
 
 use crate::adapters::Adapters;
 use crate::ops::sequence::Sequence;
+use crate::staging::{Staging, read_as};
 use crate::whole_tensors::{Split, part};
 use crate::{Error, Parallel, Result, WholeTensors};
 
@@ -323,12 +324,11 @@ impl ParamStore {
     /// # Errors
     /// A tensor is absent or has another shape; parameters read before it are already overwritten.
     pub fn update_from(&mut self, weights: &WeightDir) -> Result<()> {
-        let kind = self.kind;
+        let largest = self.specs.iter().map(StorageSpec::num_elements).max().unwrap_or(0);
+        let mut staging = Staging::new(largest, self.kind, self.device)?;
         tch::no_grad(|| {
-            for (spec, tensor) in self.specs.iter().zip(&mut self.tensors) {
-                tensor.f_copy_(&read_storage(spec, weights, kind)?)?;
-            }
-            Ok(())
+            let mut storages = self.specs.iter().zip(&mut self.tensors);
+            storages.try_for_each(|(spec, tensor)| staging.read(spec, weights, tensor))
         })
     }
 
@@ -367,13 +367,7 @@ fn hf_views(spec: &StorageSpec, tensor: &Tensor) -> Vec<Result<(String, Tensor)>
 
 fn read_storage(spec: &StorageSpec, weights: &WeightDir, kind: Kind) -> Result<Tensor> {
     let kind = kind_of(spec, kind);
-    let (dtype, read_kind) = match kind {
-        // f64 serves tests of layouts and gradients: the values are those of f32.
-        Kind::Float | Kind::Double => (Dtype::F32, Kind::Float),
-        Kind::BFloat16 => (Dtype::BF16, kind),
-        Kind::Half => (Dtype::F16, kind),
-        other => return Err(Error::Dtype(other)),
-    };
+    let (dtype, read_kind) = read_as(kind)?;
     let shape: Vec<i64> = spec.shape.iter().map(|n| *n as i64).collect();
     Ok(Tensor::f_from_data_size(&spec.read(weights, dtype)?, &shape, read_kind)?.f_to_kind(kind)?)
 }

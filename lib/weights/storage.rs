@@ -127,7 +127,22 @@ impl StorageSpec {
     /// # Errors
     /// A tensor is absent, has another shape, is not of a floating dtype, or holds NaN or an infinity in `dtype`.
     pub fn read(&self, weights: &WeightDir, dtype: Dtype) -> Result<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(self.num_elements() * dtype.num_bytes());
+        let mut bytes = vec![0; self.num_elements() * dtype.num_bytes()];
+        self.read_into(weights, dtype, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The same in `buffer`, which has room for just that.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and a buffer of another size; part of it is overwritten then.
+    pub fn read_into(&self, weights: &WeightDir, dtype: Dtype, buffer: &mut [u8]) -> Result<()> {
+        let expected = self.num_elements() * dtype.num_bytes();
+        if buffer.len() != expected {
+            let (expected, got) = (format!("{expected} bytes"), format!("{} bytes", buffer.len()));
+            return Err(Error::Dtype { tensor: self.name.clone(), expected, got });
+        }
+        let mut rest = buffer;
         for view in self.views_in(weights) {
             let got = &weights.info(&view.name)?.shape;
             if *got != view.shape {
@@ -145,9 +160,11 @@ impl StorageSpec {
                 let (path, index) = (weights.path().to_owned(), view.index_in_tensor(index));
                 return Err(Error::NotFinite { path, tensor: view.name.clone(), index });
             }
-            bytes.extend_from_slice(&elements);
+            let (of_view, after) = rest.split_at_mut(elements.len());
+            of_view.copy_from_slice(&elements);
+            rest = after;
         }
-        Ok(bytes)
+        Ok(())
     }
 }
 
