@@ -3,17 +3,19 @@
 # staleness, where the tokens went, and the reward of tasks that training never saw.
 #
 #   bash tests/gpu/modes.sh [FOLDER]                         on two GPUs
+#   SLIME_MODES_GPUS="0 0" bash tests/gpu/modes.sh [FOLDER]  on one, which both share
 #   SLIME_MODES_DEVICE=cpu bash tests/gpu/modes.sh [FOLDER]  on the CPU, where both share the cores
 #
 # Reads:  SLIME_BIN (default target/release); SLIME_WEIGHTS (default weights/SmolLM2-135M-Instruct; without it a tiny model of
 #         random weights, which learns to end with an even number); SLIME_MODES_STEPS (24), SLIME_MODES_LEN (256: longest
-#         response); SLIME_TORCH as sbatch/env.sh
+#         response), SLIME_MODES_GPUS ("0 1": of the trainer and of the generator); SLIME_TORCH as sbatch/env.sh
 # Writes: FOLDER/<mode>, a run directory each; a row of the table for each mode on stdout
 # Exit:   0, or the code of the tool that failed
 # shellcheck disable=SC2154,SC1091
 set -euo pipefail
 folder=${1:-$(mktemp -d)}
 device=${SLIME_MODES_DEVICE:-cuda}
+read -r trainer_gpu rollout_gpu <<<"${SLIME_MODES_GPUS:-0 1}"
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 [ "$device" = cpu ] || . "$tests/gpu/env.sh"
 . "$tests/../sbatch/env.sh"
@@ -38,10 +40,9 @@ mode() {
     shift
     mkdir -p "$run"
     "$bin/slime-train" --config "$config" "${sets[@]}" "${@/#/--set=}" --dry-run >"$run/run.toml"
-    # The first GPU trains, the second generates.
-    CUDA_VISIBLE_DEVICES=0 "$bin/slime-train" --follow "$run" 2>"$run/train.log" &
+    CUDA_VISIBLE_DEVICES=$trainer_gpu "$bin/slime-train" --follow "$run" 2>"$run/train.log" &
     local trainer=$! code=0
-    CUDA_VISIBLE_DEVICES=1 "$bin/slime-rollout" --follow "$run" 2>"$run/rollout.log" || code=$?
+    CUDA_VISIBLE_DEVICES=$rollout_gpu "$bin/slime-rollout" --follow "$run" 2>"$run/rollout.log" || code=$?
     [ "$code" = 0 ] || { tail -n 5 "$run/rollout.log" >&2; kill "$trainer"; exit "$code"; }
     wait "$trainer" || { code=$?; tail -n 5 "$run/train.log" >&2; exit "$code"; }
     "${PYTHON:-python3}" - "$name" "$run" <<'PY'
