@@ -7,7 +7,7 @@ use serde_json::json;
 use slime_checkpoint::{Checkpoint, Dtype, Shard, Snapshot, Writer};
 use slime_cli::Failure;
 use slime_comm::Communicator;
-use slime_trainer::{Progress, Trainer};
+use slime_trainer::{Progress, StateReader, Trainer};
 
 use crate::failure;
 
@@ -24,11 +24,9 @@ pub fn writer() -> Writer {
 /// # Errors
 /// No room for the copy.
 pub fn snapshot(trainer: &Trainer, comm: &dyn Communicator, token: u64) -> Result<Snapshot, Failure> {
-    let mut shards = Vec::new();
+    let (mut shards, mut reader) = (Vec::new(), StateReader::new(trainer));
     for buffer in trainer.buffers() {
-        let values = trainer.read_buffer(&buffer.name).map_err(failure!())?;
-        let (parts, values) = buffer.saved(&values);
-        let bytes = bytemuck::cast_slice(&values).to_vec();
+        let (parts, bytes) = reader.saved(&buffer).map_err(failure!())?;
         shards.push(Shard { name: buffer.name, dtype: Dtype::F32, parts, bytes });
     }
     let Progress { optimizer_step, critic_step, num_rollouts } = trainer.progress();

@@ -1,8 +1,9 @@
 //! What a checkpoint holds of a trainer: buffers of f32 and a few counts.
 
 use slime_weights::WeightDir;
+use tch::Tensor;
 
-use crate::optimizer::{Buffer, Replica, missing};
+use crate::optimizer::{Buffer, Replica, missing, read};
 use crate::trainer::Reference;
 use crate::{Optimizer, Result, Trainer};
 
@@ -42,12 +43,17 @@ impl Trainer {
     /// # Errors
     /// No such buffer.
     pub fn read_buffer(&self, name: &str) -> Result<Vec<f32>> {
+        read(&self.buffer(name)?)
+    }
+
+    /// One buffer where it lies, in its own type.
+    pub(crate) fn buffer(&self, name: &str) -> Result<Tensor> {
         if let Some(storage) = name.strip_prefix(REFERENCE) {
-            return self.moving_reference().ok_or_else(|| missing(name))?.read_buffer(storage);
+            return self.moving_reference().ok_or_else(|| missing(name))?.buffer(storage);
         }
         match name.strip_prefix(CRITIC) {
-            Some(of_critic) => self.critic_optimizer(name)?.read_buffer(of_critic),
-            None => self.actor.optimizer.read_buffer(name),
+            Some(of_critic) => self.critic_optimizer(name)?.buffer(of_critic),
+            None => self.actor.optimizer.buffer(name),
         }
     }
 

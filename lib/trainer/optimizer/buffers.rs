@@ -35,11 +35,11 @@ impl Buffer {
         Self { name: format!("{}{}", names[0], spec.name), parts, is_saved }
     }
 
-    /// The parts that this rank saves, with their elements among `values`, those of all parts.
-    pub fn saved(&self, values: &[f32]) -> (Vec<TensorPart>, Vec<f32>) {
+    /// The parts that this rank saves, with their elements among `values`, those of all parts: f32 as bytes.
+    pub fn saved(&self, values: &[u8]) -> (Vec<TensorPart>, Vec<u8>) {
         let (mut parts, mut saved, mut rest) = (Vec::new(), Vec::new(), values);
         for (part, is_saved) in self.parts.iter().zip(&self.is_saved) {
-            let (of_part, after) = rest.split_at(part.len().min(rest.len()));
+            let (of_part, after) = rest.split_at((part.len() * size_of::<f32>()).min(rest.len()));
             rest = after;
             if *is_saved {
                 parts.push(part.clone());
@@ -86,6 +86,11 @@ impl Optimizer {
     /// No such buffer.
     pub fn read_buffer(&self, name: &str) -> Result<Vec<f32>> {
         read(&self.find(name)?)
+    }
+
+    /// One buffer where it lies, in its own type.
+    pub(crate) fn buffer(&self, name: &str) -> Result<Tensor> {
+        self.find(name)
     }
 
     /// Overwrites one buffer; weights follow with [`Self::resume`].
@@ -148,9 +153,9 @@ impl<'a> Replica<'a> {
         storages.map(buffer).filter(|buffer| !buffer.is_empty()).collect()
     }
 
-    /// As [`Optimizer::read_buffer`].
-    pub fn read_buffer(&self, name: &str) -> Result<Vec<f32>> {
-        read(&self.find(name)?)
+    /// As [`Optimizer::buffer`].
+    pub fn buffer(&self, name: &str) -> Result<Tensor> {
+        self.find(name)
     }
 
     /// As [`Optimizer::write_buffer`]; the other ranks' shares follow with [`Self::gather`].
@@ -174,7 +179,7 @@ impl<'a> Replica<'a> {
     }
 }
 
-fn read(share_n: &Tensor) -> Result<Vec<f32>> {
+pub(crate) fn read(share_n: &Tensor) -> Result<Vec<f32>> {
     Ok(Vec::try_from(share_n.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?)?)
 }
 

@@ -28,7 +28,7 @@ use crate::gradient_groups::GradientGroups;
 use crate::{Error, NotFinite, Result};
 
 pub use self::buffers::Buffer;
-pub(crate) use self::buffers::{Replica, missing};
+pub(crate) use self::buffers::{Replica, missing, read};
 pub use self::gradients::Gradients;
 
 /// The optimizer of one rank; it shares memory with the [`ParamStore`] it was made from.

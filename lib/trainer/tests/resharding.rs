@@ -10,7 +10,7 @@ use std::sync::Arc;
 use slime_comm::{Communicator, Layout, Mesh, Threads};
 use slime_config::TensorPart;
 use slime_model::{Extra, Model, Parallel};
-use slime_trainer::{Progress, Trainer};
+use slime_trainer::{Progress, StateReader, Trainer};
 use tch::{Device, Kind};
 use tiny::{rollout, settings};
 
@@ -36,9 +36,10 @@ fn trainer(name: &str, kind: Kind, comm: Arc<dyn Communicator>, axes: Axes) -> T
 
 /// What this rank saves, in its place.
 fn saved(trainer: &Trainer) -> State {
-    let mut state = State::new();
+    let (mut state, mut reader) = (State::new(), StateReader::new(trainer));
     for buffer in trainer.buffers() {
-        let (parts, values) = buffer.saved(&trainer.read_buffer(&buffer.name).unwrap());
+        let (parts, bytes) = reader.saved(&buffer).unwrap();
+        let values: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
         let mut start = 0;
         for part in parts {
             let place = TensorPart::whole(part.tensor.as_str(), &part.shape);
