@@ -60,7 +60,9 @@ fn log(run: &Path) -> String {
 fn second_rank(run: &Path) -> u32 {
     let notes = fs::read_dir(run.join("attempt-0/rank")).unwrap().filter_map(Result::ok);
     let names = notes.map(|note| note.file_name().into_string().unwrap());
-    let pid = |name: String| name.strip_prefix("trainer.1.")?.strip_suffix(".json")?.parse().ok();
+    let pid = |name: String| {
+        name.strip_prefix("trainer.1.")?.strip_suffix(".json")?.rsplit('.').next()?.parse().ok()
+    };
     let pids: Vec<u32> = names.filter_map(pid).collect();
     assert_eq!(pids.len(), 1, "{pids:?}");
     pids[0]
