@@ -121,6 +121,7 @@ impl StepPlan {
     /// For people.
     pub fn lines(&self, layout: PlanLayout, cluster: &Cluster) -> Vec<String> {
         let [computing, sending, all] = self.seconds(cluster).map(rounded);
+        let about = if all.starts_with("under") { "" } else { "about " };
         let parts: Vec<String> =
             self.sent.iter().map(|sent| format!("{} {}", sent.what, gib(sent.bytes as u64))).collect();
         let bubble = match layout.pp() {
@@ -136,7 +137,7 @@ impl StepPlan {
             lines.push(format!("  a GPU sends: {}", parts.join(", ")));
         }
         lines.push(format!(
-            "  about {all} s: {computing} s of computing at {} TFLOP/s, {sending} s of sending at {} GB/s within a \
+            "  {about}{all} s: {computing} s of computing at {} TFLOP/s, {sending} s of sending at {} GB/s within a \
              node of {} GPUs and {} GB/s between them ([cluster])",
             cluster.tflops, cluster.gpu_gb_per_s, cluster.gpus_per_node, cluster.node_gb_per_s
         ));
