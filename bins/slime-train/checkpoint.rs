@@ -35,6 +35,7 @@ pub fn snapshot(trainer: &Trainer, comm: &dyn Communicator, token: u64) -> Resul
         "critic_step": critic_step,
         "num_rollouts": num_rollouts,
         "lora": trainer.settings().train.lora,
+        "fp8": trainer.settings().train.fp8,
     });
     Ok(Snapshot { rank: comm.rank(), world_size: comm.size(), token: token.to_string(), meta, shards })
 }
@@ -45,13 +46,15 @@ pub fn snapshot(trainer: &Trainer, comm: &dyn Communicator, token: u64) -> Resul
 /// The checkpoint is broken or belongs to another model.
 pub fn load(dir: &Path, trainer: &mut Trainer) -> Result<(), Failure> {
     let checkpoint = Checkpoint::open(dir).map_err(failure!())?;
-    let lora = json!(trainer.settings().train.lora);
-    let found = checkpoint.meta().get("lora").cloned().unwrap_or_default();
-    if found != lora {
-        return Err(Failure::data(format!(
-            "{}: expected train.lora {lora}, it was trained with {found}",
-            dir.display()
-        )));
+    let train = &trainer.settings().train;
+    for (key, expected) in [("lora", json!(train.lora)), ("fp8", json!(train.fp8))] {
+        let found = checkpoint.meta().get(key).cloned().unwrap_or_default();
+        if found != expected {
+            return Err(Failure::data(format!(
+                "{}: expected train.{key} {expected}, it was trained with {found}",
+                dir.display()
+            )));
+        }
     }
     for buffer in trainer.buffers() {
         let bytes = checkpoint.read_parts(&buffer.parts).map_err(failure!())?;

@@ -3,6 +3,7 @@
 use crate::algorithm_check;
 use crate::data::{Data, Eval, Split};
 use crate::error::{Error, Result};
+use crate::fp8;
 use crate::load::RunConfig;
 use crate::lora;
 use crate::rollout::Placement;
@@ -108,6 +109,7 @@ fn training(config: &RunConfig) -> Result<()> {
     if train.min_lr > train.lr {
         return Err(Error::value("train.min_lr", &format!("at most train.lr {}", train.lr), train.min_lr));
     }
+    fp8::check(config)?;
     lora::check(config)?;
     config.cluster.check()?;
     config.parallel.check_sizes()

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::fp8::Fp8;
 use crate::lora::Lora;
 
 /// The learning rate over optimizer steps, after warm-up.
@@ -71,6 +72,8 @@ pub struct Train {
     pub mtp_loss_coef: Option<f64>,
     /// `[train.lora]`: adapters that are trained in place of the policy's parameters; missing trains these.
     pub lora: Option<Lora>,
+    /// `[train.fp8]`: matrix products in fp8; missing computes in `model.dtype`.
+    pub fp8: Option<Fp8>,
 }
 
 impl Default for Train {
@@ -94,6 +97,7 @@ impl Default for Train {
             freeze: Vec::new(),
             mtp_loss_coef: None,
             lora: None,
+            fp8: None,
         }
     }
 }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use crate::algorithm::{Algorithm, Checks, Correction, Critic, Reference, Teacher};
 use crate::data::{Data, DataSource, Eval, Model};
 use crate::error::Error;
+use crate::fp8::Fp8;
 use crate::load::RunConfig;
 use crate::lora::Lora;
 use crate::metrics::{Metrics, Warnings};
@@ -52,6 +53,7 @@ fn owner(key: &str) -> Option<&'static str> {
         ("reward", keys_of::<Reward>()),
         ("train", keys_of::<Train>()),
         ("train.lora", keys_of::<Lora>()),
+        ("train.fp8", keys_of::<Fp8>()),
         ("parallel", keys_of::<Parallel>()),
         ("algorithm", keys_of::<Algorithm>()),
         ("algorithm.correction", keys_of::<Correction>()),

@@ -50,8 +50,14 @@ pub(crate) fn bf16(kind: Kind) -> (&'static str, i64) {
 /// Compiles a program for the kinds of GPU that are supported; says so where there is no compiler.
 #[cfg(test)]
 pub(crate) fn compiles(name: &str, source: &str, defines: &[(&str, i64)]) {
+    compiles_for(&["sm_80", "sm_90", "sm_100"], name, source, defines);
+}
+
+/// The same for these.
+#[cfg(test)]
+pub(crate) fn compiles_for(archs: &[&str], name: &str, source: &str, defines: &[(&str, i64)]) {
     let program = slime_cuda::Program { name, source, defines };
-    for arch in ["sm_80", "sm_90", "sm_100"] {
+    for arch in archs {
         match slime_cuda::compile(&program, arch) {
             Ok(cubin) => assert!(cubin.starts_with(b"\x7fELF")),
             Err(slime_cuda::Error::NoCompiler) => {

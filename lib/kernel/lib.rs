@@ -7,6 +7,7 @@ mod arguments;
 mod check;
 pub mod decode_inputs;
 mod error;
+pub mod fp8_cast;
 pub mod head_loss;
 pub mod paged_attention;
 pub mod qk_norm_rope;

@@ -4,6 +4,7 @@ use slime_config::{HfConfig, QkNormScope};
 use slime_weights::{Place, kv_heads};
 use tch::Tensor;
 
+use crate::fp8_products::Product;
 use crate::mlp::Mlp;
 use crate::ops::add_norm::{add_norm, rms_norm};
 use crate::ops::attention::attention;
@@ -112,6 +113,14 @@ impl Layer {
     /// How the names of its storages begin.
     pub(crate) fn prefix(&self) -> String {
         format!("layers.{}.", self.at)
+    }
+
+    /// The products that fp8 can take, with their names.
+    pub(crate) fn each_product(&mut self, f: &mut dyn FnMut(&str, Product<'_>) -> Result<()>) -> Result<()> {
+        let prefix = self.prefix();
+        f(&format!("{prefix}qkv"), Product::Linear(&mut self.qkv))?;
+        f(&format!("{prefix}o_proj"), Product::Linear(&mut self.o_proj))?;
+        self.mlp.each_product(&mut |name, product| f(&format!("{prefix}{name}"), product))
     }
 
     /// The products of the layer, to be packed or unpacked.

@@ -6,6 +6,7 @@ mod context;
 mod decode_steps;
 mod device_batch;
 mod error;
+mod fp8_products;
 mod kv_cache;
 mod layer;
 mod load;

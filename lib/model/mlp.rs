@@ -3,6 +3,7 @@
 use slime_config::HfConfig;
 use tch::Tensor;
 
+use crate::fp8_products::Product;
 use crate::ops::dispatch::Dispatch;
 use crate::ops::experts::Experts;
 use crate::ops::linear::{self, Linear};
@@ -90,6 +91,20 @@ impl Mlp {
         }
     }
 
+    /// The products that fp8 can take, with their names behind that of the layer.
+    pub fn each_product(&mut self, f: &mut dyn FnMut(&str, Product<'_>) -> Result<()>) -> Result<()> {
+        let (gated, prefix) = match self {
+            Self::Dense(gated) => (Some(gated), ""),
+            Self::Sparse(sparse) => {
+                f("experts", Product::Experts(&mut sparse.experts))?;
+                (sparse.shared.as_mut(), "shared_")
+            }
+        };
+        let Some(gated) = gated else { return Ok(()) };
+        f(&format!("{prefix}gate_up"), Product::Linear(&mut gated.gate_up))?;
+        f(&format!("{prefix}down"), Product::Linear(&mut gated.down))
+    }
+
     /// The products that can be packed.
     pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let gated = match self {
@@ -116,18 +131,23 @@ impl Gated {
     /// The product of the gated activation, which is not kept for the backward pass.
     fn recomputed_down(&self, gate_up: &Tensor) -> Result<Tensor> {
         let (outputs, matrices) = self.down.adapters();
+        let (fp8, scales) = self.down.fp8();
+        let num_scales = scales.len();
         let down = move |inputs: &[Tensor]| {
-            let [gate_up, weight, matrices @ ..] = inputs else {
+            let [gate_up, weight, rest @ ..] = inputs else {
                 let what = "inputs of the MLP's second half";
                 return Err(Error::Context { what, expected: 2, got: inputs.len() });
             };
+            let rest: Vec<&Tensor> = rest.iter().collect();
+            let (scales, matrices) = rest.split_at(num_scales.min(rest.len()));
             // Both times as training does it, wherever the backward pass runs.
             let act_tm = as_trained(|| silu_mul(&Workspace::default(), gate_up))?;
-            let down_td = linear::reference(&act_tm, weight, None)?;
-            adapter::add(down_td, &act_tm, &outputs, &matrices.iter().collect::<Vec<_>>())
+            let down_td = linear::train(&act_tm, (weight, None), fp8, scales)?;
+            adapter::add(down_td, &act_tm, &outputs, matrices)
         };
         let text = move |inputs: &[Tensor]| down(inputs).map_err(|error| error.to_string());
-        let inputs: Vec<&Tensor> = [gate_up, self.down.weight()].into_iter().chain(matrices).collect();
+        let inputs: Vec<&Tensor> =
+            [gate_up, self.down.weight()].into_iter().chain(scales).chain(matrices).collect();
         Ok(slime_torch::recomputed(&inputs, text)?)
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use slime_config::{HfConfig, PipelineStage};
 use tch::{Kind, Tensor};
 
+use crate::fp8_products::{Fp8Products, Product};
 use crate::mtp::Mtp;
 use crate::ops::add_norm::add_norm;
 use crate::ops::head_log_probs::{Fused, Rows, Shaping, Shard, Slopes, kl};
@@ -29,6 +30,8 @@ pub struct Model {
     sequence: Sequence,
     /// Which ids embedding and head have, where the vocabulary is split.
     shard: Option<Shard>,
+    /// The scales of products in fp8, where they are.
+    pub(crate) fp8: Option<Fp8Products>,
 }
 
 /// What stands behind the last layer.
@@ -68,7 +71,7 @@ impl Model {
             // The gather of the hidden states adds them up, row by row.
             sums_hidden_grad: false,
         });
-        Ok(Self { config, params, embed_vd, layers, runs, end, rope, sequence, shard })
+        Ok(Self { config, params, embed_vd, layers, runs, end, rope, sequence, shard, fp8: None })
     }
 
     /// The architecture.
@@ -101,6 +104,11 @@ impl Model {
     /// before training.
     pub fn set_adapted(&mut self, is_adapted: bool) {
         self.linears_mut().for_each(|linear| linear.set_adapted(is_adapted));
+    }
+
+    /// The products of the layers that fp8 can take, in order, with the names of their storages, those of experts without an ending.
+    pub(crate) fn each_product(&mut self, f: &mut dyn FnMut(&str, Product<'_>) -> Result<()>) -> Result<()> {
+        self.layers.iter_mut().try_for_each(|layer| layer.each_product(f))
     }
 
     fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {

@@ -34,6 +34,7 @@ impl Trainer {
             && let Some(critic) = &mut self.critic
         {
             critic.optimizer.zero_grads()?;
+            self.rescale_fp8(Role::Critic, false)?;
         }
         Ok(())
     }
@@ -74,6 +75,7 @@ impl Trainer {
             self.report.collectives += began.elapsed();
         }
         let grad_norm = critic.optimizer.update(&grads, &train, lr)?;
+        self.rescale_fp8(Role::Critic, true)?;
         let mut put = |name, value| metrics.extra.insert(name, value);
         put("train/critic-value_loss", loss);
         put("train/critic-value_clipfrac", tally.sum(Stat::ValueClipped));

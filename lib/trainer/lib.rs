@@ -8,6 +8,7 @@ mod error;
 mod estimate;
 mod fixed;
 pub mod flops;
+mod fp8;
 #[cfg(test)]
 mod golden;
 mod gradient_groups;

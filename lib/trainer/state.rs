@@ -3,9 +3,10 @@
 use slime_weights::WeightDir;
 use tch::Tensor;
 
+use crate::fp8::{self, FP8};
 use crate::optimizer::{Buffer, Replica, missing, read};
-use crate::trainer::Reference;
-use crate::{Optimizer, Result, Trainer};
+use crate::trainer::{Reference, Role};
+use crate::{Result, Trainer};
 
 /// Names of the critic's buffers begin with this.
 const CRITIC: &str = "critic/";
@@ -25,12 +26,15 @@ pub struct Progress {
 
 impl Trainer {
     /// What this rank holds of the state, in a fixed order: the buffers of the policy's optimizer, with `critic/` before
-    /// their names those of the critic's, and `reference/<storage>` of a reference that follows the policy. The ranks
-    /// together save every element once.
+    /// their names those of the critic's, `fp8/<matrix>` of both, and `reference/<storage>` of a reference that follows the
+    /// policy. The ranks together save every element once.
     pub fn buffers(&self) -> Vec<Buffer> {
         let mut buffers = self.actor.optimizer.buffers();
+        let is_first = self.is_first_of_stage();
+        buffers.extend(fp8::buffers(&self.actor.model, is_first));
         if let Some(critic) = &self.critic {
-            buffers.extend(critic.optimizer.buffers().into_iter().map(|buffer| buffer.below(CRITIC)));
+            let own = critic.optimizer.buffers().into_iter().chain(fp8::buffers(&critic.model, is_first));
+            buffers.extend(own.map(|buffer| buffer.below(CRITIC)));
         }
         if let Some(reference) = self.moving_reference() {
             buffers.extend(reference.buffers().into_iter().map(|buffer| buffer.below(REFERENCE)));
@@ -51,9 +55,13 @@ impl Trainer {
         if let Some(storage) = name.strip_prefix(REFERENCE) {
             return self.moving_reference().ok_or_else(|| missing(name))?.buffer(storage);
         }
-        match name.strip_prefix(CRITIC) {
-            Some(of_critic) => self.critic_optimizer(name)?.buffer(of_critic),
-            None => self.actor.optimizer.buffer(name),
+        let (trained, own) = match name.strip_prefix(CRITIC) {
+            Some(of_critic) => (self.critic.as_ref().ok_or_else(|| missing(name))?, of_critic),
+            None => (&self.actor, name),
+        };
+        match own.strip_prefix(FP8) {
+            Some(matrix) => fp8::buffer(&trained.model, matrix),
+            None => trained.optimizer.buffer(own),
         }
     }
 
@@ -65,10 +73,13 @@ impl Trainer {
         if let Some(storage) = name.strip_prefix(REFERENCE) {
             return self.moving_reference().ok_or_else(|| missing(name))?.write_buffer(storage, values);
         }
-        match (name.strip_prefix(CRITIC), &mut self.critic) {
-            (Some(of_critic), Some(critic)) => critic.optimizer.write_buffer(of_critic, values),
-            (Some(_), None) => Err(missing(name)),
-            (None, _) => self.actor.optimizer.write_buffer(name, values),
+        let (trained, own) = match name.strip_prefix(CRITIC) {
+            Some(of_critic) => (self.critic.as_mut().ok_or_else(|| missing(name))?, of_critic),
+            None => (&mut self.actor, name),
+        };
+        match own.strip_prefix(FP8) {
+            Some(matrix) => fp8::write_buffer(&mut trained.model, matrix, values),
+            None => trained.optimizer.write_buffer(own, values),
         }
     }
 
@@ -107,7 +118,8 @@ impl Trainer {
             reference.gather()?;
         }
         self.num_rollouts = progress.num_rollouts;
-        Ok(())
+        self.rescale_fp8(Role::Actor, false)?;
+        self.rescale_fp8(Role::Critic, false)
     }
 
     fn moving_reference(&self) -> Option<Replica<'_>> {
@@ -117,9 +129,5 @@ impl Trainer {
             Reference::Base => None,
         });
         other.map(|reference| Replica::new(reference.params(), self.actor.optimizer.groups()))
-    }
-
-    fn critic_optimizer(&self, name: &str) -> Result<&Optimizer> {
-        self.critic.as_ref().map(|critic| &critic.optimizer).ok_or_else(|| missing(name))
     }
 }

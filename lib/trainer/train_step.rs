@@ -27,6 +27,7 @@ impl Trainer {
         let result = self.update_policy(at, plan, mean_weight, metrics, inspect);
         if self.skips(plan, result)? {
             self.actor.optimizer.zero_grads()?;
+            self.rescale_fp8(Role::Actor, false)?;
             (metrics.is_update, metrics.is_skipped) = (false, true);
         }
         Ok(())
@@ -103,6 +104,7 @@ impl Trainer {
         let began = Instant::now();
         self.phase = Phase::Optimizer;
         metrics.grad_norm = self.actor.optimizer.update(&grads, &self.settings.train, metrics.lr)?;
+        self.rescale_fp8(Role::Actor, true)?;
         self.observation.detail("optimizer", began, 0);
         Ok(())
     }

@@ -69,6 +69,8 @@ pub struct Trainer {
     pub(crate) dp: Arc<dyn Communicator>,
     /// Those, and with each those that have its tokens between them.
     pub(crate) dp_cp: Arc<dyn Communicator>,
+    /// The ranks that share heads, widths and vocabulary.
+    pub(crate) tp: Arc<dyn Communicator>,
     /// The ranks that have the layers between them; of them the last computes the loss.
     pub(crate) pp: Arc<dyn Communicator>,
     pub(crate) settings: Settings,
@@ -96,7 +98,12 @@ impl Trainer {
     /// [`Error::Role`] when the configured formulas need a model that is not there; parameters of another dtype than
     /// f32 and bf16, or no room; ranks with GPUs that cannot meet; patterns of `train.freeze` that do not fit the model.
     pub fn new(roles: impl Into<Roles>, comm: Arc<dyn Communicator>, settings: Settings) -> Result<Self> {
-        let Roles { mut policy, reference, teacher, critic } = roles.into();
+        let Roles { mut policy, mut reference, teacher, mut critic } = roles.into();
+        if let Some(fp8) = &settings.train.fp8 {
+            // A reference too, so that a policy with the same weights is at no distance from it.
+            let computed = [Some(&mut policy), reference.as_mut(), critic.as_mut()];
+            computed.into_iter().flatten().try_for_each(|model| model.set_fp8(fp8))?;
+        }
         policy.params_mut().freeze(&settings.train.freeze)?;
         let algorithm = &settings.algorithm;
         // Heads are the last stage's.
@@ -116,11 +123,12 @@ impl Trainer {
         if algorithm.routing_replay != RoutingReplay::None && policy.config().moe.is_none() {
             tracing::warn!("algorithm.routing_replay has no effect: the model has no experts");
         }
-        let (dp, dp_cp, pp): (_, _, Arc<dyn Communicator>) = match policy.params().parallel() {
-            None => (comm.clone(), comm.clone(), Arc::new(Single)),
+        let single = || Arc::new(Single) as Arc<dyn Communicator>;
+        let (dp, dp_cp, tp, pp) = match policy.params().parallel() {
+            None => (comm.clone(), comm.clone(), single(), single()),
             Some(parallel) => {
                 let split = |axis| parallel.mesh().split(&*comm, axis);
-                (split(Axis::Dp)?, split(Axis::DpCp)?, split(Axis::Pp)?)
+                (split(Axis::Dp)?, split(Axis::DpCp)?, split(Axis::Tp)?, split(Axis::Pp)?)
             }
         };
         let trained = |model: Model| {
@@ -139,6 +147,7 @@ impl Trainer {
             comm,
             dp,
             dp_cp,
+            tp,
             pp,
             settings,
             observation,

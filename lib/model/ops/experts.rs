@@ -4,11 +4,13 @@
 //! over its own rows and all of them are one grouped product, and has a gradient of its own. Suffixes: t tokens, k experts
 //! of a token, n pairs (t k), d hidden size, e experts, m width of an expert.
 
+use slime_kernel::fp8_cast::{Codes, Copies};
 use slime_kernel::silu_mul::{self, ExpertGradients, expert_backward};
 use slime_kernel::sum_rows::{Lists, sum_rows};
 use slime_torch::{CustomFunction, Forward, custom_function};
 use tch::{Kind, Tensor};
 
+use super::fp8::{Caster, Fp8, Mode, Role, grouped_product, one};
 use super::grouped_product::{Groups, grouped, grouped_outer};
 use super::route::Routed;
 use super::{can_serve, can_serve_on_gpu};
@@ -21,6 +23,8 @@ pub struct Experts {
     gate_up: Tensor,
     down: Tensor,
     num_experts: i64,
+    /// How the two products compute, where that is in fp8.
+    fp8: Option<[Fp8; 2]>,
 }
 
 impl Experts {
@@ -29,8 +33,18 @@ impl Experts {
     /// # Errors
     /// The storages are not of `num_experts` experts.
     pub fn new(gate_up: Tensor, down: Tensor, num_experts: usize) -> Result<Self> {
-        let experts = Self { gate_up, down, num_experts: num_experts as i64 };
+        let experts = Self { gate_up, down, num_experts: num_experts as i64, fp8: None };
         experts.matrices().map(|_| experts)
+    }
+
+    /// From now on [`train`] computes in fp8; the gradients of the weights, sums over the rows of each expert, stay as they are.
+    pub fn set_fp8(&mut self, fp8: Option<[Fp8; 2]>) {
+        self.fp8 = fp8;
+    }
+
+    /// The storages.
+    pub fn weights(&self) -> [&Tensor; 2] {
+        [&self.gate_up, &self.down]
     }
 
     /// `[e, 2 m, d]` and `[e, d, m]`, made anew for every pass so that gradients reach the storages.
@@ -64,11 +78,13 @@ pub fn reference(experts: &Experts, x_td: &Tensor, routed: &Routed) -> Result<Te
 /// The shapes do not fit, or there is no room.
 pub fn train(experts: &Experts, x_td: &Tensor, routed: &Routed) -> Result<Tensor> {
     let (gate_up_emd, down_edm) = experts.matrices()?;
-    let inputs = [x_td, &routed.weights_tk, &gate_up_emd, &down_edm, &routed.ids_tk];
+    let mut inputs = vec![x_td, &routed.weights_tk, &gate_up_emd, &down_edm, &routed.ids_tk];
+    inputs.extend(experts.fp8.iter().flatten().flat_map(Fp8::tensors));
+    let fp8 = experts.fp8.as_ref().map(|[of_both, _]| of_both.mode);
     // Asked here: within the function nothing requires a gradient, and training must round alike in all of its passes.
     let read = [x_td, &gate_up_emd, &down_edm];
     let is_served = can_serve(read) || can_serve_on_gpu(read);
-    let outputs = custom_function(&inputs, Dispatch { is_served })?;
+    let outputs = custom_function(&inputs, Dispatch { is_served, fp8 })?;
     match outputs.as_slice() {
         [sum_td] => Ok(sum_td.shallow_clone()),
         _ => Err(Error::Context { what: "outputs of the experts", expected: 1, got: outputs.len() }),
@@ -161,6 +177,48 @@ const NUM_SAVED: usize = 5;
 struct Dispatch {
     /// Whether the fast gate may be taken.
     is_served: bool,
+    /// Which values have one scale, where products are in fp8.
+    fp8: Option<Mode>,
+}
+
+/// The matrices of all experts in a product, and how it computes.
+struct Matrices<'a> {
+    weight_eoi: &'a Tensor,
+    fp8: Option<Caster<'a>>,
+}
+
+impl Matrices<'_> {
+    /// `[n, o]` of the rows `[n, i]`.
+    fn forward(&self, x_ni: &Tensor, groups: &Groups) -> Result<Tensor> {
+        match &self.fp8 {
+            None => grouped(x_ni, &self.weight_eoi.f_transpose(1, 2)?, groups),
+            Some(caster) => {
+                Self::in_fp8(caster, (x_ni, Role::Input), (self.weight_eoi, Copies::Rows), groups)
+            }
+        }
+    }
+
+    /// The gradient `[n, i]` of the rows from that of the result, `[n, o]`.
+    fn backward(&self, grad_no: &Tensor, groups: &Groups) -> Result<Tensor> {
+        match &self.fp8 {
+            None => grouped(grad_no, self.weight_eoi, groups),
+            Some(caster) => {
+                Self::in_fp8(caster, (grad_no, Role::Gradient), (self.weight_eoi, Copies::Columns), groups)
+            }
+        }
+    }
+
+    fn in_fp8(
+        caster: &Caster<'_>,
+        (rows, role): (&Tensor, Role),
+        (weight, copies): (&Tensor, Copies),
+        groups: &Groups,
+    ) -> Result<Tensor> {
+        let weight = one(caster.codes(weight, Role::Weight, copies)?)?;
+        let Codes { codes, scales } = one(caster.codes(rows, role, Copies::Rows)?)?;
+        let codes = codes.f_narrow(0, 0, rows.size2()?.0)?;
+        grouped_product(&Codes { codes, scales }, &weight, groups, rows.kind())
+    }
 }
 
 fn parts(tensors: &[Tensor]) -> Result<(&[Tensor; 5], &[Tensor])> {
@@ -171,32 +229,53 @@ fn parts(tensors: &[Tensor]) -> Result<(&[Tensor; 5], &[Tensor])> {
 }
 
 impl Dispatch {
+    /// Tensors of scales among the inputs.
+    fn num_scales(&self) -> usize {
+        if self.fp8.is_some_and(|mode| mode != Mode::Block) { 4 } else { 0 }
+    }
+
+    /// Both products.
+    fn matrices<'a>(
+        &self,
+        [gate_up, down]: [&'a Tensor; 2],
+        scales: &'a [Tensor],
+    ) -> Result<[Matrices<'a>; 2]> {
+        let (of_gate_up, of_down) = scales.split_at(scales.len() / 2);
+        let with = |weight_eoi, scales| {
+            let fp8 = self.fp8.map(|mode| Caster::new(mode, scales, true)).transpose()?;
+            Ok::<_, Error>(Matrices { weight_eoi, fp8 })
+        };
+        Ok([with(gate_up, of_gate_up)?, with(down, of_down)?])
+    }
+
     fn outputs(&self, inputs: &[Tensor]) -> Result<Forward> {
-        let (inputs, _) = parts(inputs)?;
-        let [x_td, weights_tk, gate_up_emd, down_edm, ids_tk] = inputs;
+        let ([x_td, weights_tk, gate_up_emd, down_edm, ids_tk], scales) = parts(inputs)?;
+        let [gate_up, down] = self.matrices([gate_up_emd, down_edm], scales)?;
         let order = Order::new(ids_tk, down_edm, x_td.kind())?;
-        let h = grouped(&order.scatter(x_td)?, &gate_up_emd.f_transpose(1, 2)?, &order.groups)?;
+        let h = gate_up.forward(&order.scatter(x_td)?, &order.groups)?;
         let act_nm = if self.is_served || x_td.device().is_cuda() {
             super::silu_mul::silu_mul(&Workspace::default(), &h)?
         } else {
             super::silu_mul::reference(&h)?
         };
-        let out_nd = grouped(&act_nm, &down_edm.f_transpose(1, 2)?, &order.groups)?;
+        let out_nd = down.forward(&act_nm, &order.groups)?;
         let sum_td = order.weighted_sum(&out_nd, weights_tk)?;
         let saved = inputs.iter().chain([&h]).chain(order.tensors()).map(Tensor::shallow_clone).collect();
         Ok(Forward { outputs: vec![sum_td], saved })
     }
 
-    fn gradients(saved: &[Tensor], grad_td: &Tensor) -> Result<[Tensor; 4]> {
-        let ([x_td, weights_tk, gate_up_emd, down_edm, _], [h, a, b, c, d]) = parts(saved)? else {
-            let (expected, got) = (5 + NUM_SAVED, saved.len());
+    fn gradients(&self, saved: &[Tensor], grad_td: &Tensor) -> Result<[Tensor; 4]> {
+        let ([x_td, weights_tk, gate_up_emd, down_edm, _], rest) = parts(saved)?;
+        let Some((scales, [h, a, b, c, d])) = rest.split_last_chunk::<NUM_SAVED>() else {
+            let (expected, got) = (NUM_SAVED, rest.len());
             return Err(Error::Context { what: "saved tensors of the experts", expected, got });
         };
+        let [gate_up, down] = self.matrices([gate_up_emd, down_edm], scales)?;
         let ((t, k), kind) = (weights_tk.size2()?, x_td.kind());
         let order = Order::of_tensors([a, b, c, d], [t, k], down_edm)?;
         let grad_nd = order.scatter(grad_td)?;
         // Of the activation as if every weight were 1: times the activation that is the slope of the weight.
-        let slope_nm = grouped(&grad_nd, down_edm, &order.groups)?;
+        let slope_nm = down.backward(&grad_nd, &order.groups)?;
         let weight_n = order.weights(weights_tk)?;
         let Gate { grad_h, act_nm, is_weighted, grad_weight_n } = Gate::new(h, &slope_nm, &weight_n)?;
         drop(slope_nm);
@@ -206,7 +285,7 @@ impl Dispatch {
         let grad_down_edm = grouped_outer(&grad_nd, &act_nm, &order.groups)?;
         drop((grad_nd, act_nm));
         let grad_gate_up_emd = grouped_outer(&grad_h, &order.scatter(x_td)?, &order.groups)?;
-        let grad_x_td = order.sum(&grouped(&grad_h, gate_up_emd, &order.groups)?)?;
+        let grad_x_td = order.sum(&gate_up.backward(&grad_h, &order.groups)?)?;
         Ok([grad_x_td, grad_weights_tk, grad_gate_up_emd, grad_down_edm])
     }
 }
@@ -256,9 +335,10 @@ impl CustomFunction for Dispatch {
         saved: &[Tensor],
         grads: &[Option<Tensor>],
     ) -> std::result::Result<Vec<Option<Tensor>>, String> {
-        let [Some(grad_td)] = grads else { return Ok((0..5).map(|_| None).collect()) };
-        let grads = Self::gradients(saved, grad_td).map_err(|error| error.to_string())?;
-        Ok(grads.into_iter().map(Some).chain([None]).collect())
+        let num_scales = self.num_scales();
+        let [Some(grad_td)] = grads else { return Ok((0..5 + num_scales).map(|_| None).collect()) };
+        let grads = self.gradients(saved, grad_td).map_err(|error| error.to_string())?;
+        Ok(grads.into_iter().map(Some).chain((0..=num_scales).map(|_| None)).collect())
     }
 }
 
@@ -305,6 +385,47 @@ mod tests {
         let most = |e: i64| experts.down.grad().narrow(0, 5 * e, 5).abs().max().double_value(&[]);
         assert!(most(5) <= 0.0);
         assert!(most(4) > 0.0);
+    }
+
+    fn drawn(size: &[i64], seed: i64) -> Tensor {
+        tch::manual_seed(seed);
+        Tensor::randn(size, (Kind::Double, Device::Cpu))
+    }
+
+    /// Three experts of widths that fp8 takes; one gets no token.
+    fn wide_case(fp8: Option<Mode>) -> (Experts, Tensor, Routed) {
+        let (e, d, m) = (3, 64, 32);
+        let leaf = |x: Tensor| x.set_requires_grad(true);
+        let (gate_up, down) = (leaf(drawn(&[e * 2 * m, d], 1)), leaf(drawn(&[e * d, m], 2)));
+        let mut experts = Experts::new(gate_up, down, 3).unwrap();
+        let state = || {
+            let of = |value| Tensor::full([3], value, (Kind::Float, Device::Cpu));
+            Some([of(1.0 / 448.0), of(0.0)])
+        };
+        experts.set_fp8(
+            fp8.map(|mode| [0, 1].map(|_| Fp8 { mode, state: state().filter(|_| mode != Mode::Block) })),
+        );
+        let ids_tk = Tensor::from_slice(&[0i64, 2, 2, 0, 0, 2, 2, 0, 2, 0]).view([5, 2]);
+        (experts, leaf(drawn(&[5, d], 3)), Routed { ids_tk, weights_tk: leaf(drawn(&[5, 2], 4)) })
+    }
+
+    #[test]
+    fn experts_in_fp8_are_near_those_without() {
+        let of = |fp8: Option<Mode>| {
+            let (experts, x, routed) = wide_case(fp8);
+            let out = train(&experts, &x, &routed).unwrap();
+            (&out * drawn(&[5, 64], 5)).sum(None).backward();
+            let leaves = [&x, &routed.weights_tk, &experts.gate_up, &experts.down];
+            std::iter::once(out.detach()).chain(leaves.map(Tensor::grad)).collect::<Vec<_>>()
+        };
+        let expected = of(None);
+        for mode in [Mode::Block, Mode::Own] {
+            for (at, (got, expected)) in of(Some(mode)).iter().zip(&expected).enumerate() {
+                let apart = ((got - expected).norm() / expected.norm()).double_value(&[]);
+                // Errors of up to four products come together.
+                assert!(apart > 0.005 && apart < 0.13, "{mode:?}, {at}: {apart}");
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@ use slime_torch::PackedLinear;
 use tch::Tensor;
 
 use super::adapter::{self, Adapter, Outputs};
+use super::fp8::{Fp8, Mode};
+use super::fp8_linear;
 use crate::{Result, Workspace};
 
 /// A weight with its bias and, while serving, its packed copy.
@@ -12,6 +14,8 @@ pub struct Linear {
     weight_oi: Tensor,
     bias_o: Option<Tensor>,
     packed: Option<PackedLinear>,
+    /// How the product computes, where that is in fp8.
+    fp8: Option<Fp8>,
     adapters: Vec<Adapter>,
     /// Whether the adapters add to the product.
     is_adapted: bool,
@@ -20,7 +24,7 @@ pub struct Linear {
 impl Linear {
     /// The product with `weight_oi`; both tensors stay shared with their owner.
     pub fn new(weight_oi: Tensor, bias_o: Option<Tensor>) -> Self {
-        Self { weight_oi, bias_o, packed: None, adapters: Vec::new(), is_adapted: true }
+        Self { weight_oi, bias_o, packed: None, fp8: None, adapters: Vec::new(), is_adapted: true }
     }
 
     /// The same with adapters.
@@ -32,6 +36,16 @@ impl Linear {
     /// Whether the adapters add to the product from now on.
     pub fn set_adapted(&mut self, is_adapted: bool) {
         self.is_adapted = is_adapted;
+    }
+
+    /// From now on the product is computed in fp8, with gradients, unless it is packed; of adapters the products stay as they are.
+    pub fn set_fp8(&mut self, fp8: Option<Fp8>) {
+        self.fp8 = fp8;
+    }
+
+    /// How the product computes, where that is in fp8, and its scales.
+    pub fn fp8(&self) -> (Option<Mode>, Vec<&Tensor>) {
+        (self.fp8.as_ref().map(|fp8| fp8.mode), self.fp8.as_ref().map(Fp8::tensors).unwrap_or_default())
     }
 
     /// What the adapters add to now, and their matrices as [`adapter::add`] takes them.
@@ -82,8 +96,29 @@ impl Linear {
                     None => Ok(out_to),
                 }
             }
-            None => reference(x_ti, &self.weight_oi, self.bias_o.as_ref()),
+            None => {
+                let (fp8, scales) = self.fp8();
+                train(x_ti, (&self.weight_oi, self.bias_o.as_ref()), fp8, &scales)
+            }
         }
+    }
+}
+
+/// `x_ti W_oi^T + b_o`, `[t, o]`, under autograd; in fp8 with the scales that [`Linear::fp8`] gave.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn train(
+    x_ti: &Tensor,
+    (weight_oi, bias_o): (&Tensor, Option<&Tensor>),
+    fp8: Option<Mode>,
+    scales: &[&Tensor],
+) -> Result<Tensor> {
+    let Some(mode) = fp8 else { return reference(x_ti, weight_oi, bias_o) };
+    let out_to = fp8_linear::train(x_ti, weight_oi, mode, scales)?;
+    match bias_o {
+        Some(bias_o) => Ok(out_to.f_add(bias_o)?),
+        None => Ok(out_to),
     }
 }
 

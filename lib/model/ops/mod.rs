@@ -10,6 +10,8 @@ pub mod attention;
 pub mod dispatch;
 pub mod embed;
 pub mod experts;
+pub mod fp8;
+pub mod fp8_linear;
 mod grouped_product;
 pub mod head_log_probs;
 pub mod linear;
