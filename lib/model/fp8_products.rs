@@ -5,12 +5,15 @@ use slime_kernel::fp8_cast::{Format, SIDE, scales_of};
 use tch::{Device, Kind, Tensor};
 
 use crate::ops::experts::Experts;
-use crate::ops::fp8::{Fp8, Mode, NUM_ROLES, Role, format_of, magnitude};
+use crate::ops::fp8::{Fp8, Mode, NUM_ROLES, Role, STEP, format_of, magnitude};
 use crate::ops::linear::Linear;
 use crate::{Error, Model, Result};
 
 /// Roles whose magnitudes of earlier steps are kept: inputs and gradients. Weights stand still within a step.
 const NUM_KEPT: usize = 2;
+
+/// Elements of a matrix in the tensors of scales.
+const SLOTS: usize = NUM_ROLES * STEP;
 
 /// A part of a layer with products that fp8 can take.
 #[derive(Debug)]
@@ -60,8 +63,7 @@ impl Fp8Products {
         if self.scaling == Fp8Scaling::Block {
             return Ok(Fp8 { mode: Mode::Block, state: None });
         }
-        let start = at as i64 * NUM_ROLES;
-        let part = |all: &Tensor| all.f_narrow(0, start, NUM_ROLES);
+        let part = |all: &Tensor| all.f_narrow(0, (at * SLOTS) as i64, SLOTS as i64);
         Ok(Fp8 { mode: self.mode(), state: Some([part(&self.scales)?, part(&self.largest)?]) })
     }
 
@@ -82,11 +84,12 @@ impl Fp8Products {
         };
         let largest = |history: &Vec<f32>| history.iter().copied().fold(0.0_f32, f32::max);
         let histories = self.histories.chunks_exact(NUM_KEPT);
-        let mut scales = Vec::with_capacity(self.matrices.len() * NUM_ROLES as usize);
+        let mut scales = Vec::with_capacity(self.matrices.len() * SLOTS);
         for ((matrix, of_weight), kept) in self.matrices.iter().zip(weights).zip(histories) {
             let of_roles = [kept.first().map_or(0.0, largest), *of_weight, kept.get(1).map_or(0.0, largest)];
             for (magnitude, format) in of_roles.into_iter().zip(formats(matrix)) {
                 scales.push(scale_of(magnitude, format)?);
+                scales.extend([0.0; STEP - 1]);
             }
         }
         self.scales.f_copy_(&Tensor::f_from_slice(&scales)?)?;
@@ -135,7 +138,7 @@ impl Model {
         let (kind, device) = (self.params().kind(), self.params().device());
         check_device(kind, device, scaling, matrices.iter().any(|matrix| matrix.is_expert))?;
         let (num, history_len) = (matrices.len(), settings.amax_history_len as usize);
-        let zeros = || Tensor::f_zeros([num as i64 * NUM_ROLES], (Kind::Float, device));
+        let zeros = || Tensor::f_zeros([(num * SLOTS) as i64], (Kind::Float, device));
         let num_kept = if scaling == Fp8Scaling::Tensor { num * NUM_KEPT } else { 0 };
         let (scales, largest, histories) = (zeros()?, zeros()?, vec![vec![0.0; history_len]; num_kept]);
         self.fp8 = Some(Fp8Products { scaling, matrices, scales, largest, history_len, histories });
@@ -228,8 +231,11 @@ impl Model {
         most(&mut seen)?;
         let (of_roles, weights) = seen.split_at(seen.len() - fp8.matrices.len());
         if is_kept {
-            for (kept, roles) in fp8.histories.chunks_exact_mut(NUM_KEPT).zip(of_roles.as_chunks::<3>().0) {
-                for (history, largest) in kept.iter_mut().zip([roles[0], roles[2]]) {
+            for (kept, roles) in fp8.histories.chunks_exact_mut(NUM_KEPT).zip(of_roles.as_chunks::<SLOTS>().0)
+            {
+                for (history, largest) in
+                    kept.iter_mut().zip([Role::Input, Role::Gradient].map(|role| roles[role as usize * STEP]))
+                {
                     // Rotated by hand: the oldest goes. What is not finite says nothing of the steps to come.
                     history.rotate_right(1);
                     history[0] = if largest.is_finite() { largest } else { 0.0 };

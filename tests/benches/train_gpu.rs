@@ -5,7 +5,7 @@
 //! `cargo bench --workspace --bench train_gpu` (`tests/gpu/train.sh` runs it with the libraries it needs); `SHAPES`
 //! (`8b,moe`: four layers of Qwen3-8B's and Qwen3-30B-A3B's shapes), `BATCHES` (`1024,4096,mixed,shared`: sequences of so many
 //! tokens, of 75 to 2,245 tokens, or two groups of eight responses of 896 tokens behind a prompt of 1,024),
-//! `REPEATS` and `RECOMPUTE` (`none,full`) choose; `REPEATS=0` measures memory alone.
+//! `REPEATS`, `RECOMPUTE` (`none,full`) and `FP8` (`none`, `tensor` or `block`) choose; `REPEATS=0` measures memory alone.
 //! `SLIME_BENCH_PYTHON` names a Python with torch and transformers for the same step there.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use parts::{Rates, gpu_seconds};
 use rival::{Rival, setting};
 use slime_comm::Single;
-use slime_config::{Algorithm, HfConfig, LossType, Recompute, Train};
+use slime_config::{Algorithm, Fp8, Fp8Scaling, HfConfig, LossType, Recompute, Train};
 use slime_model::{Context, Model, ParamStore, Segment};
 use slime_record::Sample;
 use slime_torch::{backward_with, cuda, forget_grad};
@@ -120,9 +120,21 @@ fn samples(batch: &str) -> Vec<Scored> {
 }
 
 fn settings(recompute: Recompute) -> Settings {
-    let train = Train { lr: 1e-6, max_tokens_per_gpu: NUM_TOKENS as u32, recompute, ..Train::default() };
+    let train =
+        Train { lr: 1e-6, max_tokens_per_gpu: NUM_TOKENS as u32, recompute, fp8: fp8(), ..Train::default() };
     let algorithm = Algorithm { loss: LossType::Sft, ..Algorithm::default() };
     Settings { train, algorithm, num_optimizer_steps: 1000, ..Settings::default() }
+}
+
+/// Whether products are in fp8, as `FP8` says.
+fn fp8() -> Option<Fp8> {
+    let scaling = match setting("FP8", "none".to_owned()).as_str() {
+        "none" => return None,
+        "tensor" => Fp8Scaling::Tensor,
+        "block" => Fp8Scaling::Block,
+        other => panic!("no fp8 scaling {other}"),
+    };
+    Some(Fp8 { scaling, ..Fp8::default() })
 }
 
 /// Operations of forward and backward (twice as many) of the layers, and of the head.
@@ -215,7 +227,13 @@ fn measure(name: &str, rates: &Rates, batches: &[String], repeats: usize) {
                 rate / rates.operations
             );
         };
-        let whole = model(&config);
+        let mut whole = model(&config);
+        if let Some(fp8) = fp8() {
+            whole.set_fp8(&fp8).unwrap();
+            // A first pass, after which scales of tensors are known.
+            layers_seconds(&whole, batch, 1);
+            whole.end_fp8_step(|_| Ok::<_, slime_model::Error>(())).unwrap();
+        }
         let seconds = layers_seconds(&whole, batch, repeats);
         tell("layers, forward and backward", layers, seconds, rival.map(|parts| parts[0]));
         parts::tell(&whole, batch, rates, repeats);

@@ -20,8 +20,11 @@ pub enum Role {
     Gradient,
 }
 
-/// The numbers of roles, in the order of the elements of [`Fp8`]'s tensors.
-pub const NUM_ROLES: i64 = 3;
+/// Number of roles.
+pub const NUM_ROLES: usize = 3;
+
+/// Elements from one role to the next in [`Fp8`]'s tensors: scales begin at multiples of 16 bytes, as cuBLAS takes them.
+pub const STEP: usize = 4;
 
 /// Which values have one scale, in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +37,8 @@ pub enum Mode {
     Delayed,
 }
 
-/// How one product computes: with scales of the whole tensor, `scales` and `largest` `[3]` f32 hold by role what a code is times and
-/// the largest magnitude of the step that runs.
+/// How one product computes: with scales of the whole tensor, `scales` and `largest` `[12]` f32 hold by role, [`STEP`] apart, what a
+/// code is times and the largest magnitude of the step that runs.
 #[derive(Debug)]
 pub struct Fp8 {
     /// Which values have one scale.
@@ -90,7 +93,7 @@ impl<'a> Caster<'a> {
         let scaling = if self.state.is_some() { Fp8Scaling::Tensor } else { Fp8Scaling::Block };
         let format = format_of(scaling, role, self.is_expert);
         let mut of = Cast { format, scaling: Scaling::Lines, copies, row_multiple: SIDE, largest: None };
-        let Some([scales_3, largest_3]) = self.state else {
+        let Some([scales, largest]) = self.state else {
             if self.is_expert {
                 let (rows, columns) = (line_scales(&x, -1, format)?, line_scales(&x, -2, format)?);
                 return Ok(cast(
@@ -103,11 +106,11 @@ impl<'a> Caster<'a> {
             }
             return Ok(cast(&x, &of)?);
         };
-        let largest = largest_3.f_narrow(0, role as i64, 1)?;
+        let largest = largest.f_narrow(0, role as i64 * STEP as i64, 1)?;
         let scale = match self.mode {
             Mode::Own if x.numel() > 0 => scales_of(&magnitude(&x, None)?.f_view([1])?, format)?,
             Mode::Own => largest.f_ones_like()?,
-            _ => scales_3.f_narrow(0, role as i64, 1)?,
+            _ => scales.f_narrow(0, role as i64 * STEP as i64, 1)?,
         };
         let largest = (role != Role::Weight).then_some(&largest);
         let scaling = Scaling::Given(&scale, &scale);

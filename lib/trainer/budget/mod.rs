@@ -192,7 +192,7 @@ impl Budget {
         let elements = Elements::of(config, settings, layout, stage)?;
         let has_master = is_bf16 || train.optimizer_offload;
         let optimizer = elements.share * if has_master { 12 } else { 8 };
-        let precision = Precision { size, is_fused: is_bf16 && is_gpu };
+        let precision = Precision { size, is_fused: is_bf16 && is_gpu, is_fp8: train.fp8.is_some() };
         let runs: Vec<Vec<LayerBytes>> = stage
             .layers(config.num_hidden_layers)
             .into_iter()

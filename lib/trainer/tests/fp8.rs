@@ -1,6 +1,8 @@
 //! Training with products in fp8: beside full precision, computed again, on several ranks, continued from its state.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+#[path = "../../../tests/gpu/gate.rs"]
+mod gate;
 mod tiny;
 
 use std::collections::BTreeMap;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use slime_comm::{Communicator, Layout, Mesh, Single, Threads};
 use slime_config::{AdvantageEstimator, Fp8, Fp8Scaling, LossType, Recompute};
 use slime_model::{Extra, Model, Parallel};
+use slime_record::Sample;
 use slime_trainer::{Roles, Scored, Settings, Trainer};
 use tch::{Device, Kind, Tensor};
 use tiny::sized::Shape;
@@ -80,6 +83,55 @@ fn the_loss_falls_as_in_full_precision() {
             assert!(most > 1e-5 && most < 0.03, "{scaling:?}: {got:?}, without {expected:?}");
         }
     }
+}
+
+/// Samples of 192 tokens, of which each but one in eight follows from the one before; other ones for every step.
+fn sequences(step: u32) -> Vec<Scored> {
+    let mut state = step.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let mut next = |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % below
+    };
+    let sample = |group: u32| {
+        let mut tokens = vec![next(512)];
+        for at in 1..192 {
+            let before: u32 = tokens[at - 1];
+            tokens.push(if next(8) == 0 { next(512) } else { (before * 37 + 11) % 512 });
+        }
+        let (loss_mask, prompt_len) = (vec![1; 191], 1);
+        Scored::new(Sample { group, tokens, prompt_len, loss_mask, ..Sample::default() }, 1.0)
+    };
+    (0..32).map(sample).collect()
+}
+
+#[test]
+fn the_loss_falls_as_in_bf16_on_a_gpu() {
+    if !gate::has_gpu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    Shape { hidden: 512, intermediate: 1536, vocab: 512, num_layers: 4, heads: [8, 4] }.write(dir.path());
+    let run = |scaling| {
+        let mut settings = imitating(scaling);
+        (settings.num_steps_per_rollout, settings.train.max_tokens_per_gpu, settings.train.lr) =
+            (1, 8192, 1e-3);
+        settings.train.warmup_steps = 20;
+        let model = Model::load(dir.path(), Kind::BFloat16, Device::Cuda(0)).unwrap();
+        let mut trainer = Trainer::new(model, Arc::new(Single), settings).unwrap();
+        (0..400).map(|step| trainer.train_rollout(&sequences(step)).unwrap()[0].loss).collect::<Vec<_>>()
+    };
+    let curves = [None, Some(Fp8Scaling::Tensor), Some(Fp8Scaling::Block)].map(run);
+    println!("step: loss in bf16, in fp8 by tensor, by block (mean of ten steps)");
+    let mean = |curve: &[f64], at: usize| curve[at - 10..at].iter().sum::<f64>() / 10.0;
+    for at in (10..=400).step_by(30) {
+        println!("{at}: {:.4} {:.4} {:.4}", mean(&curves[0], at), mean(&curves[1], at), mean(&curves[2], at));
+    }
+    let [bf16, tensor, block] = curves.map(|curve| mean(&curve, 400));
+    assert!(bf16 < 2.0, "nothing was learned: {bf16}");
+    assert!(
+        (tensor / bf16 - 1.0).abs() < 0.03 && (block / bf16 - 1.0).abs() < 0.03,
+        "{bf16} {tensor} {block}"
+    );
 }
 
 #[test]
