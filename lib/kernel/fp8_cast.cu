@@ -24,6 +24,13 @@ __device__ __forceinline__ u32 codes_of(const float (&x)[4]) {
     return (u32)low | (u32)high << 16;
 }
 
+// x / scale, rounded as a division: the residual of the first quotient corrects it. Where that is too small to be a number, so is
+// the code.
+__device__ __forceinline__ float quotient(float x, float scale, float inverse) {
+    const float first = x * inverse;
+    return fmaf(fmaf(-first, scale, x), inverse, first);
+}
+
 // What a code is times, from the largest magnitude of its values.
 __device__ __forceinline__ float scale_of(float largest) {
     const float scale = largest / LARGEST;
@@ -61,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     float row_scale[8], column_scale[8];
 #if SCALING == 0
-    const u64 first_row = matrix * (row_step ? rows : 1), first_column = matrix * (column_step ? columns : 1);
+    const u64 first_row = matrix * rows * row_step, first_column = matrix * columns * column_step;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         row_scale[i] = codes && row + i < rows ? row_scales[first_row + (u64)(row + i) * row_step] : 1;
@@ -141,8 +148,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             float low[4], high[4];
+            const float scale = row_scale[i], inverse = 1 / scale;
 #pragma unroll
-            for (int j = 0; j < 4; ++j) low[j] = v[i][j] / row_scale[i], high[j] = v[i][j + 4] / row_scale[i];
+            for (int j = 0; j < 4; ++j)
+                low[j] = quotient(v[i][j], scale, inverse), high[j] = quotient(v[i][j + 4], scale, inverse);
             if (row + i < padded && column < columns)
                 *reinterpret_cast<uint2*>(codes + (u64)(row + i) * columns + column) =
                     make_uint2(codes_of(low), codes_of(high));
@@ -152,8 +161,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
         float low[4], high[4];
+        const float scale = column_scale[j], inverse = 1 / scale;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) low[i] = v[i][j] / column_scale[j], high[i] = v[i + 4][j] / column_scale[j];
+        for (int i = 0; i < 4; ++i)
+            low[i] = quotient(v[i][j], scale, inverse), high[i] = quotient(v[i + 4][j], scale, inverse);
         u32* to = tile + ((local_column + j) * COLUMN + local_row) / 4;
         to[0] = codes_of(low), to[1] = codes_of(high);
     }

@@ -262,7 +262,9 @@ fn blocks(x_nk: &Tensor, format: Format) -> Result<Codes> {
 /// # Errors
 /// No room.
 pub fn scales_of(largest: &Tensor, format: Format) -> Result<Tensor> {
-    let scales = largest.f_to_kind(Kind::Float)?.f_div_scalar(format.largest())?;
+    // By a tensor: a GPU takes a number's inverse.
+    let largest = largest.f_to_kind(Kind::Float)?;
+    let scales = largest.f_div(&largest.f_full_like(format.largest())?)?;
     let is_normal = scales.f_ge(f64::from(f32::MIN_POSITIVE))?.f_logical_and(&scales.f_lt(f64::INFINITY)?)?;
     Ok(scales.f_where_self(&is_normal, &scales.f_ones_like()?)?)
 }

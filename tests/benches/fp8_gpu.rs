@@ -132,6 +132,7 @@ fn mixture(tokens: i64, repeats: usize) {
         let routed = Routed { ids_tk: ids_tk.shallow_clone(), weights_tk: weights_tk.shallow_clone() };
         both_ways(repeats, &[&x, &weights_tk, &gate_up, &down], &|| experts(&all, &x, &routed).unwrap())
     });
+    bare_mixture([e, tokens * k, d, m], repeats);
     let operations = (6 * tokens * k * 3 * d * m) as f64;
     let [bf16, tensor, block] = times;
     println!(
@@ -142,6 +143,49 @@ fn mixture(tokens: i64, repeats: usize) {
         bf16 / tensor,
         block * 1e3,
         bf16 / block
+    );
+}
+
+/// The first product alone, with as many rows for each expert.
+fn bare_mixture([e, rows, d, m]: [i64; 4], repeats: usize) {
+    let ends = (Tensor::arange(e, (Kind::Int, DEVICE)) + 1) * (rows / e);
+    let ends = ends.to_kind(Kind::Int);
+    let (x, weight) = (random(&[rows, d]), random(&[e, 2 * m, d]));
+    let bf16 = seconds(repeats, &mut || {
+        drop(x.f_internal_grouped_mm(&weight.transpose(1, 2), Some(&ends), None, None).unwrap())
+    });
+    let one = Tensor::from_slice(&[1.0f32]).to_device(DEVICE);
+    let codes = |x: &Tensor| {
+        let scaling = Scaling::Given(&one, &one);
+        let of =
+            Cast { format: Format::E4m3, scaling, copies: Copies::Rows, row_multiple: 16, largest: None };
+        let [rows, _] = cast(x, &of).unwrap();
+        rows.unwrap().codes
+    };
+    let of_cast = seconds(repeats, &mut || drop(codes(&weight)));
+    let (x, weight) = (codes(&x), codes(&weight));
+    let scales = |size: &[i64]| Tensor::ones(size, (Kind::Float, DEVICE));
+    let (of_rows, of_weight, none) = (scales(&[rows]), scales(&[e, 2 * m]), None::<&Tensor>);
+    let fp8 = seconds(repeats, &mut || {
+        let matrices = weight.transpose(1, 2);
+        let out = x.f_internal_scaled_grouped_mm(
+            &matrices,
+            &of_rows,
+            &of_weight,
+            Some(&ends),
+            none,
+            none,
+            Kind::BFloat16,
+            true,
+        );
+        drop(out.unwrap());
+    });
+    println!(
+        "their first product alone: bf16 {:.2} ms, fp8 {:.2} ms ({:.2} x); its weight as codes {:.2} ms",
+        bf16 * 1e3,
+        fp8 * 1e3,
+        bf16 / fp8,
+        of_cast * 1e3
     );
 }
 

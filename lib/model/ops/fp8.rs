@@ -95,7 +95,15 @@ impl<'a> Caster<'a> {
         let mut of = Cast { format, scaling: Scaling::Lines, copies, row_multiple: SIDE, largest: None };
         let Some([scales, largest]) = self.state else {
             if self.is_expert {
-                let (rows, columns) = (line_scales(&x, -1, format)?, line_scales(&x, -2, format)?);
+                let scales = |is_wanted: bool, dim| {
+                    if is_wanted {
+                        line_scales(&x, dim, format)
+                    } else {
+                        Ok(Tensor::f_empty([0], (Kind::Float, x.device()))?)
+                    }
+                };
+                let (rows, columns) =
+                    (scales(copies != Copies::Columns, -1)?, scales(copies != Copies::Rows, -2)?);
                 return Ok(cast(
                     &x,
                     &Cast { scaling: Scaling::Given(&rows, &columns), row_multiple: 16, ..of },
@@ -148,7 +156,7 @@ pub(super) fn one([rows, columns]: [Option<Codes>; 2]) -> Result<Codes> {
 /// `A B^T` `[m, n]` of `A` `[m, k]` and `B` `[n, k]`, as elements of `kind`.
 pub(super) fn product(a: &Codes, b: &Codes, kind: Kind, is_fast: bool) -> Result<Tensor> {
     if a.codes.device().is_cuda() {
-        let scales = if b.scales.dim() == 2 { b.scales.f_tr()? } else { b.scales.shallow_clone() };
+        let scales = if b.scales.dim() == 2 { aligned(b)?.f_tr()? } else { b.scales.shallow_clone() };
         let none = None::<&Tensor>;
         return Ok(a.codes.f_internal_scaled_mm(
             &b.codes.f_tr()?,
@@ -162,6 +170,16 @@ pub(super) fn product(a: &Codes, b: &Codes, kind: Kind, is_fast: bool) -> Result
     }
     let wide = if kind == Kind::Double { kind } else { Kind::Float };
     Ok(values(a, wide)?.f_mm(&values(b, wide)?.f_tr()?)?.f_to_kind(kind)?)
+}
+
+/// Scales of blocks as they are where four of them, side by side, divide a row; else, since versions of libtorch differ in how
+/// they lie then, those of the lines of each block.
+fn aligned(of: &Codes) -> Result<Tensor> {
+    let ((n, _), (rows, columns)) = (of.codes.size2()?, of.scales.size2()?);
+    if rows == n || columns % 4 == 0 {
+        return Ok(of.scales.shallow_clone());
+    }
+    Ok(of.scales.f_tr()?.f_contiguous()?.f_repeat_interleave_self_int(SIDE, 1, None)?.f_tr()?)
 }
 
 /// `[n, o]` of rows `[n, i]` that belong to groups and the matrices `[b, o, i]` of these.
