@@ -112,7 +112,7 @@ pub fn is_supported(x: &Tensor) -> bool {
 /// and rows so made up, are a multiple of [`SIDE`].
 ///
 /// # Errors
-/// Sizes or scales that do not fit; no compiler or driver; a GPU older than sm_89.
+/// Sizes or scales that do not fit; no compiler or driver; a GPU older than `sm_89`.
 pub fn cast(x: &Tensor, of: &Cast<'_>) -> Result<[Option<Codes>; 2]> {
     if is_supported(x) { launched(x, of) } else { reference(x, of) }
 }
@@ -207,7 +207,7 @@ pub fn reference(x: &Tensor, of: &Cast<'_>) -> Result<[Option<Codes>; 2]> {
     let x = x.f_to_kind(Kind::Float)?;
     if let Some(largest) = of.largest.filter(|_| x.numel() > 0) {
         // Beside autograd, which may keep the tensor for a backward pass.
-        let _ = largest.f_data()?.f_copy_(&largest.f_maximum(&x.f_abs()?.f_max()?.f_view(1)?)?)?;
+        largest.f_data()?.f_copy_(&largest.f_maximum(&x.f_abs()?.f_max()?.f_view(1)?)?)?;
     }
     let x = x.f_constant_pad_nd([0, 0, 0, padded - r])?;
     let along = |x: &Tensor, given: Option<&Tensor>| match (of.scaling, given) {

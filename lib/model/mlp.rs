@@ -17,7 +17,7 @@ use crate::{Context, Error, ParamStore, Result, Workspace};
 #[derive(Debug)]
 pub(crate) enum Mlp {
     /// One MLP for every token.
-    Dense(Gated),
+    Dense(Box<Gated>),
     /// The experts of each token.
     Sparse(Box<Sparse>),
 }
@@ -57,7 +57,7 @@ impl Mlp {
             Ok::<_, Error>(Gated { gate_up, down, sequence: params.sequence() })
         };
         let moe = config.moe.as_ref().and_then(|moe| Some((moe, moe.place_of(at)?)));
-        let Some((moe, place)) = moe else { return gated("").map(Self::Dense) };
+        let Some((moe, place)) = moe else { return gated("").map(|gated| Self::Dense(Box::new(gated))) };
         let get = |suffix: &str| params.get(&name(suffix));
         let shared = if moe.shared_intermediate_size > 0 { Some(gated("shared_")?) } else { None };
         let router = Router::new(get("router")?, params.find(&name("router_bias")), moe);
@@ -94,7 +94,7 @@ impl Mlp {
     /// The products that fp8 can take, with their names behind that of the layer.
     pub fn each_product(&mut self, f: &mut dyn FnMut(&str, Product<'_>) -> Result<()>) -> Result<()> {
         let (gated, prefix) = match self {
-            Self::Dense(gated) => (Some(gated), ""),
+            Self::Dense(gated) => (Some(&mut **gated), ""),
             Self::Sparse(sparse) => {
                 f("experts", Product::Experts(&mut sparse.experts))?;
                 (sparse.shared.as_mut(), "shared_")
@@ -108,7 +108,7 @@ impl Mlp {
     /// The products that can be packed.
     pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let gated = match self {
-            Self::Dense(gated) => Some(gated),
+            Self::Dense(gated) => Some(&mut **gated),
             Self::Sparse(sparse) => sparse.shared.as_mut(),
         };
         gated.into_iter().flat_map(|gated| [&mut gated.gate_up, &mut gated.down])

@@ -56,7 +56,9 @@ fn both_ways(repeats: usize, leaves: &[&Tensor], function: &dyn Fn() -> Tensor) 
     let grad = function().detach().randn_like() * 1e-3;
     seconds(repeats, &mut || {
         let out = function();
-        leaves.iter().for_each(|leaf| forget_grad(leaf).unwrap());
+        for leaf in leaves {
+            forget_grad(leaf).unwrap();
+        }
         backward_with(&[&out], &[&grad]).unwrap();
     })
 }
@@ -152,7 +154,7 @@ fn bare_mixture([e, rows, d, m]: [i64; 4], repeats: usize) {
     let ends = ends.to_kind(Kind::Int);
     let (x, weight) = (random(&[rows, d]), random(&[e, 2 * m, d]));
     let bf16 = seconds(repeats, &mut || {
-        drop(x.f_internal_grouped_mm(&weight.transpose(1, 2), Some(&ends), None, None).unwrap())
+        drop(x.f_internal_grouped_mm(&weight.transpose(1, 2), Some(&ends), None, None).unwrap());
     });
     let one = Tensor::from_slice(&[1.0f32]).to_device(DEVICE);
     let codes = |x: &Tensor| {

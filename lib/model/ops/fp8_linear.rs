@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// `[t, o]` of `x_ti` and `weight_oi`; `state` is what [`super::fp8::Fp8::tensors`] gave.
 ///
 /// # Errors
-/// Widths that are no multiple of 16, or in blocks of 128; a GPU older than sm_89, in blocks than sm_90; no room.
+/// Widths that are no multiple of 16, or in blocks of 128; a GPU older than `sm_89`, in blocks than `sm_90`; no room.
 pub fn train(x_ti: &Tensor, weight_oi: &Tensor, mode: Mode, state: &[&Tensor]) -> Result<Tensor> {
     let trains = [x_ti.requires_grad(), weight_oi.requires_grad()];
     let inputs: Vec<&Tensor> = [x_ti, weight_oi].into_iter().chain(state.iter().copied()).collect();
