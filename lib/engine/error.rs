@@ -86,6 +86,15 @@ pub enum Error {
         /// What the model said.
         message: String,
     },
+    /// A rank of the engine is gone, or ranks cannot meet.
+    #[error("ranks of the engine: {0}")]
+    Ranks(#[from] slime_comm::Error),
+    /// Ranks of the engine do not mean the same.
+    #[error("ranks of the engine: {what} is not known here")]
+    Lost {
+        /// What is missing.
+        what: &'static str,
+    },
 }
 
 impl Error {
@@ -99,6 +108,8 @@ impl Error {
             Self::CacheTooSmall { .. } | Self::Parameter { .. } => 78,
             Self::Model { exit_code, .. } => *exit_code,
             Self::Torn { .. } => 74,
+            Self::Ranks(error) => error.exit_code(),
+            Self::Lost { .. } => 70,
         }
     }
 }

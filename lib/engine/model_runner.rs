@@ -6,6 +6,7 @@ use slime_model::{Context, DecodeRow, DecodeSteps, KvCache, Model, RowDraw};
 use slime_torch::Stream;
 use tch::{Device, Kind, Tensor, no_grad};
 
+use crate::ranks::Lead;
 use crate::{Batch, Error, ForwardModel, Result, RunsAhead};
 
 /// A model with its KV cache on one device.
@@ -18,8 +19,9 @@ pub struct ModelRunner {
     /// Where a GPU's work goes, and its steps.
     stream: Option<Stream>,
     steps: Option<DecodeSteps>,
+    /// Where a model is split, on rank 0: the word to the others.
+    lead: Option<Lead>,
     dir: PathBuf,
-    kind: Kind,
     device: Device,
 }
 
@@ -39,7 +41,7 @@ impl ModelRunner {
     /// # Errors
     /// CUDA is not open.
     pub fn new(model: Model, dir: &Path) -> Result<Self> {
-        let (kind, device) = (model.params().kind(), model.params().device());
+        let device = model.params().device();
         let stream = match device {
             Device::Cuda(number) => {
                 let stream = Stream::new(number).map_err(slime_model::Error::from);
@@ -53,10 +55,15 @@ impl ModelRunner {
             routes: Vec::new(),
             stream,
             steps: None,
+            lead: None,
             dir: dir.to_owned(),
-            kind,
             device,
         })
+    }
+
+    /// The same, where others compute with it what it does.
+    pub(crate) fn led_by(self, lead: Lead) -> Self {
+        Self { lead: Some(lead), ..self }
     }
 
     /// Overwrites the parameters in place with those of `dir`, once all of them are found to be of this model.
@@ -72,6 +79,7 @@ impl ModelRunner {
         };
         let weights = slime_weights::WeightDir::open(dir).map_err(refused)?;
         slime_weights::check(self.model.config(), &weights).map_err(refused)?;
+        self.lead.as_ref().map_or(Ok(()), |lead| lead.reload(dir))?;
         // Behind the steps that read the old ones.
         let entered = self.stream.map(|stream| stream.enter()).transpose();
         let _entered = entered.map_err(|error| failed(dir, &error.into()))?;
@@ -90,7 +98,7 @@ impl ModelRunner {
 
     /// Bytes one KV block of `block_size` tokens takes.
     pub fn block_bytes(&self, block_size: usize) -> usize {
-        KvCache::block_bytes(self.model.config(), block_size, self.kind, self.device)
+        KvCache::block_bytes(&self.model, block_size)
     }
 
     /// The hidden states `[rows, d]` whose logits are wanted; `late_t` are the tokens that the rows of `batch.late` have.
@@ -135,7 +143,8 @@ impl ModelRunner {
         if batch.logit_rows.is_empty() {
             return Ok(());
         }
-        let logits_rv = self.model.logits(&hidden_rd)?.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?;
+        let logits_rv =
+            self.model.whole_logits(&hidden_rd)?.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?;
         logits.resize(logits_rv.numel(), 0.0);
         logits_rv.f_contiguous()?.f_copy_data(logits, logits_rv.numel())?;
         Ok(())
@@ -191,8 +200,9 @@ impl ForwardModel for ModelRunner {
     }
 
     fn allocate(&mut self, num_blocks: usize, block_size: usize, max_num_seqs: usize) -> Result<()> {
+        self.lead.as_ref().map_or(Ok(()), |lead| lead.allocate([num_blocks, block_size, max_num_seqs]))?;
         (self.steps, self.kv) = (None, None);
-        let allocated = KvCache::new(self.model.config(), num_blocks, block_size, self.kind, self.device);
+        let allocated = KvCache::new(&self.model, num_blocks, block_size);
         let kv = self.kv.insert(allocated.map_err(|error| failed(&self.dir, &error))?);
         if let Some(stream) = self.stream.filter(|_| DecodeSteps::is_supported(&self.model)) {
             let steps = DecodeSteps::new(&self.model, kv, max_num_seqs, stream);
@@ -206,6 +216,7 @@ impl ForwardModel for ModelRunner {
     }
 
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<()> {
+        self.lead.as_ref().map_or(Ok(()), |lead| lead.forward(batch))?;
         no_grad(|| self.run(batch, logits)).map_err(|error| failed(&self.dir, &error))
     }
 

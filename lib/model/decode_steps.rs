@@ -83,7 +83,7 @@ impl std::fmt::Debug for DecodeSteps {
 }
 
 impl DecodeSteps {
-    /// Whether every operation of a step of this model can leave its results in fixed memory: experts, norms behind attention and
+    /// Whether every operation of a step of this model can leave its results in fixed memory: messages between ranks, experts, norms behind attention and
     /// MLP and rotations other than of whole heads in halves cannot.
     pub fn is_supported(model: &Model) -> bool {
         let (config, params) = (model.config(), model.params());
@@ -91,6 +91,7 @@ impl DecodeSteps {
         let [hidden, intermediate, dim] =
             [config.hidden_size, config.intermediate_size, config.head_dim].map(|width| width as i64);
         let is_plain = config.moe.is_none()
+            && params.parallel().is_none()
             && !config.has_post_norms
             && !config.is_rope_interleaved
             && config.rotary_dim == config.head_dim

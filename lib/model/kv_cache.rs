@@ -1,9 +1,9 @@
 //! Keys and values of running sequences in blocks: plain memory on the host, tensors on a device.
 
-use slime_config::HfConfig;
-use tch::{Device, Kind, Tensor};
+use slime_weights::kv_heads;
+use tch::{Device, Tensor};
 
-use crate::{Error, Result};
+use crate::{Error, Model, Result};
 
 /// Keys or values of one layer on the host in f32: keys `[block, head, head_dim, slot]`, so the scores of a block's slots
 /// are one vector; values `[block, head, slot, head_dim]`, so they add up in vectors.
@@ -60,18 +60,15 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// `num_blocks` blocks of `block_size` tokens; in f32 on the host, in `kind` on a device.
+    /// `num_blocks` blocks of `block_size` tokens for the key-value heads that this rank has of `model`; in f32 on the host, in the
+    /// type of the model on a device.
     ///
     /// # Errors
     /// There is no room.
-    pub fn new(
-        config: &HfConfig,
-        num_blocks: usize,
-        block_size: usize,
-        kind: Kind,
-        device: Device,
-    ) -> Result<Self> {
-        let (num_kv_heads, head_dim) = (config.num_key_value_heads, config.head_dim);
+    pub fn new(model: &Model, num_blocks: usize, block_size: usize) -> Result<Self> {
+        let (config, params) = (model.config(), model.params());
+        let (kind, device) = (params.kind(), params.device());
+        let (num_kv_heads, head_dim) = (num_kv_heads(model), config.head_dim);
         let shape = BlockShape { block_size, num_kv_heads, head_dim };
         let num_layers = config.num_hidden_layers;
         if device == Device::Cpu {
@@ -92,10 +89,11 @@ impl KvCache {
         Ok(Self { layers, on_device: Some(all), shape, num_blocks, device })
     }
 
-    /// Bytes that one block takes over all layers.
-    pub fn block_bytes(config: &HfConfig, block_size: usize, kind: Kind, device: Device) -> usize {
-        let element = if device == Device::Cpu { 4 } else { kind.elt_size_in_bytes() };
-        2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * block_size * element
+    /// Bytes that one block takes over all layers on this rank.
+    pub fn block_bytes(model: &Model, block_size: usize) -> usize {
+        let (config, params) = (model.config(), model.params());
+        let element = if params.device() == Device::Cpu { 4 } else { params.kind().elt_size_in_bytes() };
+        2 * config.num_hidden_layers * num_kv_heads(model) * config.head_dim * block_size * element
     }
 
     /// Tokens of a block.
@@ -165,4 +163,9 @@ impl KvCache {
         }
         Ok(())
     }
+}
+
+/// Key-value heads of a rank.
+fn num_kv_heads(model: &Model) -> usize {
+    kv_heads(model.config(), model.params().place().tp).len()
 }

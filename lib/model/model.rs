@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use slime_config::{HfConfig, PipelineStage};
+use slime_weights::Share;
 use tch::{Kind, Tensor};
 
 use crate::fp8_products::{Fp8Products, Product};
@@ -336,6 +337,19 @@ impl Model {
         }
         let logits_rv = head.forward(&Workspace::default(), hidden_rd)?;
         Ok(if logits_rv.kind() == Kind::Double { logits_rv } else { logits_rv.f_to_kind(Kind::Float)? })
+    }
+
+    /// The same of all ids; every rank of a split model calls it and gets them.
+    ///
+    /// # Errors
+    /// As [`Self::logits`], and a failed collective.
+    pub fn whole_logits(&self, hidden_rd: &Tensor) -> Result<Tensor> {
+        let logits = self.logits(hidden_rd)?;
+        let Some(Shard { group, .. }) = &self.shard else { return Ok(logits) };
+        let size = group.size();
+        let ids = |rank| Share { rank, size }.of(self.config.vocab_size).len();
+        let counts: Vec<usize> = (0..size).map(ids).collect();
+        Ok(group.gather_rows(&logits.f_tr()?.f_contiguous()?, &counts)?.f_tr()?)
     }
 
     /// Log-probs and entropy `[r]` of `targets_r` (i64) under the head as `shaping` has it, without the logits of all rows.

@@ -120,7 +120,11 @@ pub fn rows_of(tensor: &Tensor) -> Result<Rows<'_>> {
     let len = if num_rows * width == 0 { 0 } else { (num_rows - 1) * stride + width };
     // SAFETY: checked above; the storage reaches from the first element of the first row to the last one of the last
     // row and lives as long as the borrowed tensor.
-    let values = unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<f32>(), len as usize) };
+    let values: &[f32] = match len {
+        // Without elements there is no memory.
+        0 => &[],
+        _ => unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<f32>(), len as usize) },
+    };
     Ok(Rows { values, stride: stride as usize, width: width as usize })
 }
 
