@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use slime_cli::watchdog::{Section, enter};
 use slime_cli::{Failure, drain};
-use slime_config::{RunDir, paths};
+use slime_comm::Placement;
+use slime_config::{RunConfig, RunDir, paths};
 use slime_exchange::{Error, FsStore, Idle, join_attempt, refuse_second};
 
 use crate::args::Once;
 use crate::build_steps::{self, Builder};
 use crate::failure;
+use crate::ranks;
 use crate::replicate::{BEAT_MS, Replicator};
 
 /// `slime-rollout --follow RUN`.
@@ -18,12 +20,22 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
     let run_dir = RunDir::new(run);
     let config = slime_config::load(Some(&run_dir.run_toml()), &args.settings.sets).map_err(failure!())?;
     let resident = &args.resident;
-    if resident.replica.is_none() && build_steps::scores(&config) && config.runs_code() {
+    let is_first = Placement::detect().map_err(failure!())?.rank == 0;
+    if is_first && resident.replica.is_none() && build_steps::scores(&config) && config.runs_code() {
         // Before the first thread and the first device: the sandbox is forked from what this process is now.
         let min = config.reward.sandbox_min.name();
         let standing = slime_verifier::start_sandbox(min).map_err(failure!())?;
         tracing::info!("{standing}");
     }
+    let samples = !resident.builder && !config.data.kind.is_recorded();
+    let evaluates = resident.replica.is_none() && !config.eval.is_empty();
+    let is_engine = args.engines.engine.is_empty() && (samples || evaluates);
+    ranks::run(&config, is_engine, || stay(run, args, &config))
+}
+
+/// On rank 0 of the engine, or where there is no other.
+fn stay(run: &Path, args: &Once, config: &RunConfig) -> Result<(), Failure> {
+    let (run_dir, resident) = (RunDir::new(run), &args.resident);
     drain::install();
     let role = resident.replica.map_or_else(|| paths::BUILDER.to_owned(), paths::replica);
     join_attempt(&role, &config.watchdog);
@@ -36,14 +48,14 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
         }
     }
     let mut builder = match resident.replica {
-        None => Some(Builder::start(&mut store, &config, &run_dir)?),
+        None => Some(Builder::start(&mut store, config, &run_dir)?),
         Some(_) => None,
     };
     let mut replicator = match (resident.builder, resident.replica.unwrap_or(0)) {
         (true, _) => None,
         (false, index) => {
             let (profile, engines) = (resident.profile, &args.engines);
-            Some(Replicator::start(&mut store, &config, &run_dir, index, profile, engines)?)
+            Some(Replicator::start(&mut store, config, &run_dir, index, profile, engines)?)
         }
     };
     let mut is_busy = false;

@@ -14,6 +14,7 @@ use crate::args::Once;
 use crate::evaluate;
 use crate::failure;
 use crate::generator::Generator;
+use crate::ranks;
 use crate::read_prompts::Prompts;
 use crate::remote::Remote;
 use crate::replay;
@@ -27,7 +28,13 @@ pub fn generate(args: &Once) -> Result<(), Failure> {
         // Where another flag rules --follow out, the command line's own rule does not speak.
         return Err(Failure::usage("--profile needs a run: --follow RUN"));
     }
-    let mut config = args.config()?;
+    let config = args.config()?;
+    let is_recorded = config.data.kind.is_recorded() && args.eval.is_none();
+    let is_engine = !is_recorded && args.engines.engine.is_empty();
+    ranks::run(&config, is_engine, || generate_groups(args, config.clone()))
+}
+
+fn generate_groups(args: &Once, mut config: RunConfig) -> Result<(), Failure> {
     if config.data.kind.is_recorded() && args.eval.is_none() {
         if !args.engines.engine.is_empty() {
             return Err(Failure::usage("--engine: recorded responses (data.kind) are not sampled"));

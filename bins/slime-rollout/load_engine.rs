@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use slime_cli::Failure;
-use slime_config::{Dtype, RunConfig};
+use slime_config::RunConfig;
 use slime_engine::{Decode, Engine, EngineConfig, ModelRunner};
 
 use crate::failure;
 use crate::memory;
+use crate::ranks;
 use crate::sampler::Sampler;
 
 /// Tokens of a forward pass on a CPU, where a pass soon takes as long as its tokens, and on a GPU.
@@ -27,15 +28,9 @@ impl Sampler {
         version: u64,
         decode: Arc<Decode>,
     ) -> Result<Engine<ModelRunner>, Failure> {
-        tch::set_num_threads(slime_cli::threads_per_rank(1) as i32);
-        let kind = match config.model.dtype {
-            Dtype::F32 => tch::Kind::Float,
-            Dtype::Bf16 => tch::Kind::BFloat16,
-        };
-        // The launcher gives each engine its GPU: it is the first that this process sees.
-        let device = slime_torch::cuda::choose(config.run.device, 0).map_err(failure!())?;
+        let (kind, device) = ranks::place(config)?;
         tracing::info!("computing in {}", slime_torch::cuda::describe(kind, device));
-        let runner = ModelRunner::load(Path::new(&config.model.path), kind, device).map_err(failure!())?;
+        let runner = ranks::load(Path::new(&config.model.path), (kind, device))?;
         let max_num_seqs = config.rollout.max_in_flight as usize;
         let prompt_len = config.data.max_prompt_len.unwrap_or(config.longest_response());
         let seq_len = (prompt_len + config.longest_response()) as usize;

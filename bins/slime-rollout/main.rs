@@ -13,6 +13,7 @@ mod load_engine;
 mod memory;
 mod missing_rewards;
 mod observe;
+mod ranks;
 mod reach_stages;
 mod read_prompts;
 mod read_samples;
@@ -32,14 +33,11 @@ mod write_samples;
 use std::process::ExitCode;
 
 use args::{Args, Command};
-use slime_cli::{Failure, exit};
-use slime_comm::Placement;
 
 fn main() -> ExitCode {
     slime_cli::run("slime-rollout", || {
         let args: Args = slime_cli::parse()?;
         slime_cli::start_logging(args.verbosity);
-        one_rank().inspect_err(|_| Placement::let_rank_0_speak())?;
         match args.command {
             Some(Command::Score(score)) => score::score(&score),
             Some(Command::Serve(serve)) => serve::serve(&serve),
@@ -49,18 +47,6 @@ fn main() -> ExitCode {
             },
         }
     })
-}
-
-/// Ranks of a launcher would all do the same work and write the same output.
-fn one_rank() -> Result<(), Failure> {
-    match Placement::detect().map_err(failure!())?.size {
-        1 => Ok(()),
-        size => {
-            let message = format!("expected a world of one rank, but the launcher started {size}");
-            Err(Failure::new(exit::CONFIG, message)
-                .with_hint("start each replica by itself: slime-rollout --follow RUN --replica R"))
-        }
-    }
 }
 
 /// A library error as the failure of the tool.

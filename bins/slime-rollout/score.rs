@@ -1,23 +1,28 @@
 //! Adds log-probs to rows of tokens, in their order.
 
 use slime_cli::Failure;
+use slime_config::RunConfig;
 
 use crate::args::Score;
 use crate::failure;
 use crate::read_tokens::TokenRow;
 use crate::sampler::Sampler;
-use crate::{read_tokens, write_rows};
+use crate::{ranks, read_tokens, write_rows};
 
 /// `slime-rollout score`: rows in, the same rows with `log_probs` out, at `rollout.temperature`.
 pub fn score(args: &Score) -> Result<(), Failure> {
     let mut config = args.settings.load()?;
     config.model.path = args.weights.display().to_string();
     args.settings.answer_dry_run(&config)?;
+    ranks::run(&config, true, || score_rows(args, &config))
+}
+
+fn score_rows(args: &Score, config: &RunConfig) -> Result<(), Failure> {
     // Greedy decoding still scores under the model's own distribution.
     let temperature = if config.rollout.temperature > 0.0 { config.rollout.temperature } else { 1.0 };
     let rows = read_tokens::read_tokens(&args.input)?;
     let mut output = write_rows::RowWriter::create(&args.output)?;
-    let mut engine = Sampler::load_engine(&config, 0)?;
+    let mut engine = Sampler::load_engine(config, 0)?;
     let mut num_rows = 0_u64;
     for row in rows {
         let mut row = row?;

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use slime_cli::{Failure, drain};
+use slime_config::RunConfig;
 use slime_server::{Family, Place, ServerConfig, Serving, Socket};
 use slime_tokenizer::Tokenizer;
 
 use crate::args::Serve;
 use crate::failure;
+use crate::ranks;
 use crate::sampler::{self, Sampler};
 
 /// `slime-rollout serve`: until a drain is asked for.
@@ -19,6 +21,10 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     let mut config = args.settings.load()?;
     config.model.path = args.weights.display().to_string();
     args.settings.answer_dry_run(&config)?;
+    ranks::run(&config, true, || serve_engine(args, &config))
+}
+
+fn serve_engine(args: &Serve, config: &RunConfig) -> Result<(), Failure> {
     let place = place(args)?;
     // Before any thread is started: threads inherit which signals they leave to others.
     drain::install();
@@ -28,12 +34,12 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     // A place that is taken is told before weights are loaded.
     let socket = Socket::bind(&place).map_err(failure!())?;
     let tokenizer = Arc::new(Tokenizer::from_dir(&args.weights).map_err(failure!())?);
-    let stop_token_ids = sampler::stop_token_ids(&config, &tokenizer)?;
+    let stop_token_ids = sampler::stop_token_ids(config, &tokenizer)?;
     let name_of_dir =
         || model_path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let model_name = args.model_name.clone().unwrap_or_else(name_of_dir);
     let version = args.weight_version.parse().unwrap_or(0);
-    let engine = Sampler::load_engine_with(&config, version, sampler::decoder(tokenizer.clone()))?;
+    let engine = Sampler::load_engine_with(config, version, sampler::decoder(tokenizer.clone()))?;
     let serving = Serving {
         config: ServerConfig {
             model_path,

@@ -62,6 +62,8 @@ fn sampling(config: &RunConfig) -> Result<()> {
     let groups = config.batch()?.rollout_batch_size;
     at_least_one("rollout.max_response_len", u64::from(rollout.max_response_len))?;
     at_least_one("rollout.num_replicas", u64::from(rollout.num_replicas))?;
+    at_least_one("rollout.tp", u64::from(rollout.tp))?;
+    at_least_one("rollout.ep", u64::from(rollout.ep))?;
     at_least_one("rollout.max_in_flight", u64::from(rollout.max_in_flight))?;
     within("rollout.temperature", rollout.temperature, 0.0, f64::MAX, "a number of at least 0")?;
     within("rollout.top_p", rollout.top_p, f64::MIN_POSITIVE, 1.0, "a number above 0 and up to 1")?;

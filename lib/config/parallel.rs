@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::check::at_least_one;
 use crate::{Error, HfConfig, Pipeline, Result};
 
+/// The section of the trainer's layout.
+const SECTION: &str = "parallel";
+
 /// Layouts that an error names.
 const NUM_NEAREST: usize = 3;
 
@@ -120,11 +123,11 @@ impl Parallel {
     /// The axes do not multiply to the world, with the nearest layouts that do.
     pub fn data_parallel(&self, size: usize, model: &HfConfig) -> Result<usize> {
         let dp = self.dp.map_or((size / self.of_copy()).max(1), |dp| dp as usize);
-        match self.misfit(dp, Some(size), model) {
+        match self.misfit(SECTION, dp, Some(size), model) {
             None => Ok(dp),
             Some(problem) => {
                 let wanted = self.of_copy() * dp;
-                let fits = wanted != size && self.misfit(dp, None, model).is_none();
+                let fits = wanted != size && self.misfit(SECTION, dp, None, model).is_none();
                 let launch = fits.then(|| format!("mpirun -n {wanted} starts that many"));
                 let hints: Vec<_> = launch.into_iter().chain(self.nearest(size, model)).collect();
                 Err(refused(&problem, &hints))
@@ -145,7 +148,7 @@ impl Parallel {
     /// As [`Self::data_parallel`].
     pub fn check(&self, model: &HfConfig) -> Result<()> {
         let dp = self.fewest_data_parallel();
-        match self.misfit(dp, None, model) {
+        match self.misfit(SECTION, dp, None, model) {
             None => Ok(()),
             Some(problem) => {
                 let nearest = self.nearest(self.of_copy() * dp, model);
@@ -154,12 +157,19 @@ impl Parallel {
         }
     }
 
-    /// What is wrong with this layout of `dp` copies; in a world of `size` ranks, where that is known.
-    fn misfit(&self, dp: usize, size: Option<usize>, model: &HfConfig) -> Option<String> {
+    /// What is wrong with this layout of `dp` copies, whose keys are those of `section`; in a world of `size` ranks, where that is
+    /// known.
+    pub(crate) fn misfit(
+        &self,
+        section: &str,
+        dp: usize,
+        size: Option<usize>,
+        model: &HfConfig,
+    ) -> Option<String> {
         let [tp, ep, etp] = [self.tp, self.ep, self.etp].map(|axis| axis as usize);
         if let Some(size) = size.filter(|size| self.of_copy() * dp != *size) {
             let (axes, product) = (self.axes(dp, &[("pp", self.pp)]), ranks(self.of_copy() * dp));
-            return Some(format!("parallel: {axes} = {product}, but the launcher started {}", ranks(size)));
+            return Some(format!("{section}: {axes} = {product}, but the launcher started {}", ranks(size)));
         }
         if let Some(problem) = self.pipeline().misfit(model.num_hidden_layers) {
             return Some(problem);
@@ -168,34 +178,34 @@ impl Parallel {
         let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate_size).filter(|width| *width > 0);
         let width = model.intermediate_size.min(shared.unwrap_or(usize::MAX));
         if !num_q.is_multiple_of(tp) {
-            return Some(format!("parallel.tp: expected a divisor of the model's {num_q} heads, got {tp}"));
+            return Some(format!("{section}.tp: expected a divisor of the model's {num_q} heads, got {tp}"));
         }
         if !num_kv.is_multiple_of(tp) && !tp.is_multiple_of(num_kv) {
             let expected = format!("a divisor or a multiple of the model's {num_kv} key-value heads");
-            return Some(format!("parallel.tp: expected {expected}, got {tp}"));
+            return Some(format!("{section}.tp: expected {expected}, got {tp}"));
         }
         if tp > width {
-            return Some(format!("parallel.tp: expected at most {width}, the width of an MLP, got {tp}"));
+            return Some(format!("{section}.tp: expected at most {width}, the width of an MLP, got {tp}"));
         }
         let Some(moe) = &model.moe else {
             let key = if ep > 1 { "ep" } else { "etp" };
-            return (ep * etp > 1).then(|| format!("parallel.{key}: the model has no experts"));
+            return (ep * etp > 1).then(|| format!("{section}.{key}: the model has no experts"));
         };
         if !moe.num_experts.is_multiple_of(ep) {
             let num = moe.num_experts;
-            return Some(format!("parallel.ep: expected a divisor of the model's {num} experts, got {ep}"));
+            return Some(format!("{section}.ep: expected a divisor of the model's {num} experts, got {ep}"));
         }
         if etp > moe.intermediate_size {
             let width = moe.intermediate_size;
             return Some(format!(
-                "parallel.etp: expected at most {width}, the width of an expert, got {etp}"
+                "{section}.etp: expected at most {width}, the width of an expert, got {etp}"
             ));
         }
         let (product, spread) = (self.of_stage() * dp, etp * ep);
         (!product.is_multiple_of(spread)).then(|| {
             let (axes, of_stage) = (self.axes(dp, &[]), if self.pp > 1 { " of a stage" } else { "" });
             format!(
-                "parallel: etp {etp} x ep {ep} = {spread} does not divide {axes} = {product} ranks{of_stage}"
+                "{section}: etp {etp} x ep {ep} = {spread} does not divide {axes} = {product} ranks{of_stage}"
             )
         })
     }
@@ -211,7 +221,7 @@ impl Parallel {
     fn nearest(&self, size: usize, model: &HfConfig) -> Option<String> {
         let mut fits = Vec::new();
         for layout in self.alternatives(size as u32) {
-            if layout.misfit(layout.dp.unwrap_or(1) as usize, Some(size), model).is_none() {
+            if layout.misfit(SECTION, layout.dp.unwrap_or(1) as usize, Some(size), model).is_none() {
                 fits.push((self.distance(&layout), layout));
             }
         }

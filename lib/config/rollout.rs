@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::buffer::{BufferOrder, Partial};
 use crate::dynamic_filter::{self, DynamicFilter};
+use crate::{Error, HfConfig, Parallel, Result};
+
+/// Numbers of ranks that an error names.
+const NUM_NEAREST: usize = 3;
 
 /// `[rollout]`: the shape of a step and the sampling parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,6 +60,10 @@ pub struct Rollout {
     pub stop: Vec<String>,
     /// Engines that share the prompts of a step.
     pub num_replicas: u32,
+    /// Ranks of an engine: they share the heads and widths of every layer, and the vocabulary.
+    pub tp: u32,
+    /// Of these, ranks that have the experts of every layer between them; the others share the width of each expert.
+    pub ep: u32,
     /// Sequences that one engine runs at the same time.
     pub max_in_flight: u32,
     /// Whether a prompt that begins like an earlier one of its step takes that one's keys and values.
@@ -69,6 +77,36 @@ impl Rollout {
     /// Whether samples are drawn from a part of the vocabulary.
     pub fn truncates(&self) -> bool {
         self.temperature > 0.0 && (self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0)
+    }
+
+    /// How the ranks of an engine share a model.
+    ///
+    /// # Errors
+    /// They cannot, with the numbers of ranks nearest to theirs that can.
+    pub fn layout(&self, model: &HfConfig) -> Result<Parallel> {
+        let of = |tp: u32| {
+            let ep = if tp.is_multiple_of(self.ep) { self.ep } else { 1 };
+            let etp = if model.moe.is_some() { tp / ep } else { 1 };
+            Parallel { tp, ep, etp, dp: Some(1), ..Parallel::default() }
+        };
+        let layout = of(self.tp);
+        let problem = if self.tp.is_multiple_of(self.ep) {
+            layout.misfit("rollout", 1, None, model)
+        } else {
+            Some(format!("rollout.ep: expected a divisor of rollout.tp {}, got {}", self.tp, self.ep))
+        };
+        let Some(problem) = problem else { return Ok(layout) };
+        let mut fits: Vec<u32> = (1..=2 * self.tp.max(self.ep).min(512))
+            .filter(|tp| tp.is_multiple_of(self.ep) && of(*tp).misfit("rollout", 1, None, model).is_none())
+            .collect();
+        fits.sort_by_key(|tp| tp.abs_diff(self.tp));
+        let fits: Vec<String> = fits.iter().take(NUM_NEAREST).map(u32::to_string).collect();
+        let hint = if fits.is_empty() {
+            String::new()
+        } else {
+            format!("\nhint: rollout.tp {} fit", fits.join(", "))
+        };
+        Err(Error::Conflict(format!("{problem}{hint}")))
     }
 }
 
@@ -94,6 +132,8 @@ impl Default for Rollout {
             presence_penalty: 0.0,
             stop: Vec::new(),
             num_replicas: 1,
+            tp: 1,
+            ep: 1,
             max_in_flight: 64,
             prefix_cache: true,
             speculative_num_draft_tokens: 0,
