@@ -2,20 +2,33 @@
 # loop.sh. A replica is a world of its own; the trainer is one world.
 # shellcheck shell=bash disable=SC2154,SC2034
 train_ranks=${SLIME_TRAIN_RANKS:-}
+# An engine may be over several ranks; who replays recorded responses or asks servers has none.
+replica_ranks=$(setting rollout tp)
+replica_ranks=${replica_ranks:-1}
+case $(setting data kind) in prompts | "") ;; *) replica_ranks=1 ;; esac
+[ ${#engines[@]} -eq 0 ] || replica_ranks=1
 if [ "$in_slurm" = 0 ]; then
     train_ranks=${train_ranks:-1}
     if [ "$train_ranks" -gt 1 ]; then
         command -v mpirun >/dev/null || die 69 "SLIME_TRAIN_RANKS is $train_ranks, but there is no mpirun" "'module load openmpi', or 1"
         places[trainer]="mpirun -n $train_ranks"
     fi
+    if [ "$replica_ranks" -gt 1 ]; then
+        command -v mpirun >/dev/null || die 69 "rollout.tp is $replica_ranks, but there is no mpirun" "'module load openmpi', or 1"
+    fi
     # Of several GPUs the trainer's ranks take the first, replicas the last.
     num_gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)
-    if [ "$num_gpus" -gt 1 ] && [ -z "${CUDA_VISIBLE_DEVICES:-}" ]; then
-        for ((i = 0; i < num_replicas; i++)); do
-            places[replica.$i]="env CUDA_VISIBLE_DEVICES=$((num_gpus - 1 - i % num_gpus))"
-        done
-        if [ "$num_replicas" = 1 ]; then places[builder.0]=${places[replica.0]}; fi
-    fi
+    for ((i = 0; i < num_replicas; i++)); do
+        place=
+        if [ "$num_gpus" -gt 1 ] && [ -z "${CUDA_VISIBLE_DEVICES:-}" ]; then
+            devices=()
+            for ((j = 0; j < replica_ranks; j++)); do devices+=($((num_gpus - 1 - (i * replica_ranks + j) % num_gpus))); done
+            place="env CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${devices[*]}")"
+        fi
+        if [ "$replica_ranks" -gt 1 ]; then place="$place mpirun -n $replica_ranks"; fi
+        places[replica.$i]=$place
+    done
+    if [ "$num_replicas" = 1 ]; then places[builder.0]=${places[replica.0]}; fi
     return 0
 fi
 
@@ -49,8 +62,9 @@ fi
 num_gpus=${SLIME_GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-0}}
 is_shared=0
 if [ ${#nodes[@]} -eq 1 ]; then is_shared=1; fi
-replica_gpus=$((num_gpus > 0 && ${#engines[@]} == 0 ? ${SLIME_REPLICA_GPUS:-1} : 0))
+replica_gpus=$((num_gpus > 0 && ${#engines[@]} == 0 ? ${SLIME_REPLICA_GPUS:-$replica_ranks} : 0))
 replicas_a_node=$(((num_replicas + num_rollout_nodes - 1) / num_rollout_nodes))
+engine_ranks_a_node=$((replicas_a_node * replica_ranks))
 if [ -z "$train_ranks" ]; then
     if [ "$is_shared" = 1 ]; then train_ranks=1; else train_ranks=$((num_train_nodes * (num_gpus > 0 ? num_gpus : 1))); fi
 fi
@@ -63,7 +77,7 @@ if [ "$num_gpus" -gt 0 ] && [ "${SLIME_COLOCATE:-0}" = 0 ]; then
             "more --nodes or --gpus-per-node, fewer SLIME_TRAIN_RANKS or rollout.num_replicas, or SLIME_COLOCATE=1"
 fi
 # A node's cores are shared among its main tasks; where there are too few, or on wish, they take turns.
-tasks_a_node=$((is_shared == 1 ? ranks_a_node + replicas_a_node : (ranks_a_node > replicas_a_node ? ranks_a_node : replicas_a_node)))
+tasks_a_node=$((is_shared == 1 ? ranks_a_node + engine_ranks_a_node : (ranks_a_node > engine_ranks_a_node ? ranks_a_node : engine_ranks_a_node)))
 num_cpus=$((${SLURM_CPUS_ON_NODE:-1} / tasks_a_node))
 sharing=(--exact --cpus-per-task="$num_cpus")
 if [ "$num_cpus" -lt 1 ] || [ "${SLIME_COLOCATE:-0}" = 1 ]; then
@@ -87,8 +101,10 @@ places[trainer]="${group[*]} --mpi=$mpi ${labels[*]} ${sharing[*]} --relative=0 
 rollout_sharing=("${sharing[@]}")
 # Who only asks servers takes turns with the ranks of the trainer.
 if [ ${#engines[@]} -gt 0 ]; then rollout_sharing=(--overlap --cpus-per-task=1); fi
+mpi=none labels=()
+if [ "$replica_ranks" -gt 1 ]; then mpi=${SLIME_MPI:-pmix} labels=(--label); fi
 for ((i = 0; i < num_replicas; i++)); do
-    places[replica.$i]="${rollout_group[*]} --mpi=none ${rollout_sharing[*]} --relative=$((first_rollout_node + i % num_rollout_nodes)) --nodes=1 --ntasks=1 $(gpus "$replica_gpus")"
+    places[replica.$i]="${rollout_group[*]} --mpi=$mpi ${labels[*]} ${rollout_sharing[*]} --relative=$((first_rollout_node + i % num_rollout_nodes)) --nodes=1 --ntasks=$replica_ranks $(gpus "$replica_gpus")"
 done
 # The builder and the rewards need no GPU and little time: they run beside the trainer, or where the job has a place.
 places[builder.0]="${group[*]} --mpi=none --overlap --cpus-per-task=1 --relative=0 --nodes=1 --ntasks=1 $(gpus 0)"

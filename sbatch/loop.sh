@@ -7,7 +7,7 @@
 # Reads:  the configuration; SLIME_RUN_DIR (default runs/<name of the configuration>; in a job array the task's number
 #         is the seed and ends the name); SLIME_TRAIN_RANKS (1; with GPUs or several nodes one for each);
 #         SLIME_ENGINES (addresses of servers that generate in place of our engine, which then takes neither GPUs nor nodes
-#         of its own), SLIME_ENGINE_TOKEN_FILE (what they want to be shown), SLIME_ROLLOUT_NODES (the last half of several nodes), SLIME_REWARD_WORKERS (1), SLIME_REPLICA_GPUS (1),
+#         of its own), SLIME_ENGINE_TOKEN_FILE (what they want to be shown), SLIME_ROLLOUT_NODES (the last half of several nodes), SLIME_REWARD_WORKERS (1), SLIME_REPLICA_GPUS (rollout.tp),
 #         SLIME_COLOCATE (1: tools share GPUs and cores), SLIME_PREFLIGHT (0: nodes are not looked at first), and what
 #         env.sh and job.sh read. In a heterogeneous job the trainer has the first component, replicas the second,
 #         rewards the third.

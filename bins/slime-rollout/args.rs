@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use slime_cli::{Failure, Verbosity};
-use slime_config::RunConfig;
+use slime_config::{HfConfig, RunConfig};
 use slime_metrics::Profile;
 use slime_weights::{PlanLayout, dry_run_comment};
 
@@ -250,11 +250,21 @@ impl Settings {
         }
         let failed = |code: u8, error: &dyn std::error::Error| Failure::from_error(code, error);
         let text = config.to_toml().map_err(|error| failed(error.exit_code(), &error))?;
-        let model = dry_run_comment(Path::new(&config.model.path), PlanLayout::SINGLE)
+        let layout = engine_layout(config)?;
+        let model = dry_run_comment(Path::new(&config.model.path), layout)
             .map_err(|error| failed(error.exit_code(), &error))?;
         // Text that was asked for: `run` prints it on stdout.
         Err(Failure::new(0, model + &text))
     }
+}
+
+/// How an engine's ranks share the model; one rank where there is no model yet.
+fn engine_layout(config: &RunConfig) -> Result<PlanLayout, Failure> {
+    let Ok(model) = HfConfig::load(&config.model.path) else { return Ok(PlanLayout::SINGLE) };
+    let layout = config.rollout.layout(&model);
+    let layout = layout.map_err(|error| Failure::from_error(error.exit_code(), &error))?;
+    let [tp, ep, etp] = [layout.tp, layout.ep, layout.etp].map(|axis| axis as usize);
+    Ok(PlanLayout { tp, ep, etp, ..PlanLayout::SINGLE })
 }
 
 impl Once {

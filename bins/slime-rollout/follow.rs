@@ -27,9 +27,8 @@ pub fn follow(run: &Path, args: &Once) -> Result<(), Failure> {
         let standing = slime_verifier::start_sandbox(min).map_err(failure!())?;
         tracing::info!("{standing}");
     }
-    let samples = !resident.builder && !config.data.kind.is_recorded();
-    let evaluates = resident.replica.is_none() && !config.eval.is_empty();
-    let is_engine = args.engines.engine.is_empty() && (samples || evaluates);
+    // A builder that is alone, or beside who replays, evaluates with a model of its own, on one rank.
+    let is_engine = args.engines.engine.is_empty() && !resident.builder && !config.data.kind.is_recorded();
     ranks::run(&config, is_engine, || stay(run, args, &config))
 }
 

@@ -55,7 +55,8 @@ pub fn run(
             slime_cli::report("slime-rollout", &Failure { message, ..failure.clone() });
             comm.abort(failure.code)
         }
-        ended => comm.finish().map_err(failure!()).and(ended),
+        // Drained or done: a launcher takes any other code for a failure of the world.
+        _ => comm.finish().map_err(failure!()),
     }
 }
 
