@@ -80,9 +80,9 @@ fn bytes_of(batch: &Batch) -> Vec<u8> {
         words.push(list.len() as u32);
         words.extend_from_slice(list);
     };
-    [&batch.tokens, &batch.q_lens, &batch.context_lens, &batch.logit_rows]
-        .into_iter()
-        .for_each(|list| push(list));
+    for list in [&batch.tokens, &batch.q_lens, &batch.context_lens, &batch.logit_rows] {
+        push(list);
+    }
     let copies: Vec<u32> = batch.copies.iter().flat_map(|copy| [copy.from, copy.to]).collect();
     push(&copies);
     batch.block_tables.iter().for_each(|table| push(table));
@@ -106,9 +106,9 @@ fn batch_of(words: &[u32]) -> Option<Batch> {
         tokens,
         q_lens,
         context_lens,
+        block_tables,
         logit_rows,
         copies,
-        block_tables,
         wants_routes,
         ..Batch::default()
     })
