@@ -93,6 +93,9 @@ pub struct Written {
     /// Groups have a zero of their own, which fits values to one side of 0 (int4_gptq, int4_ct; int4_awq always has)
     #[arg(long)]
     pub asymmetric: bool,
+    /// Attention, dense MLPs and shared experts are not quantised
+    #[arg(long)]
+    pub only_experts: bool,
     /// Experts of a layer in a tensor for each, or in one for all (default: as they are)
     #[arg(long)]
     pub experts: Option<Experts>,
@@ -229,6 +232,7 @@ impl Written {
             DtypeName::Int4Gptq => QuantisedForm::Int4Gptq,
             DtypeName::Int4Ct => QuantisedForm::Int4Ct,
         };
-        Some(Quantiser { form, group_size: self.group_size, is_symmetric: !self.asymmetric })
+        let (is_symmetric, only_experts) = (!self.asymmetric, self.only_experts);
+        Some(Quantiser { form, group_size: self.group_size, is_symmetric, only_experts })
     }
 }

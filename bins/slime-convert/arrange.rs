@@ -178,25 +178,13 @@ pub fn outputs(pieces: &[Piece], dtype: Option<Dtype>, quantiser: Option<Quantis
 /// # Errors
 /// It leaves all of them.
 pub fn kept_modules(pieces: &[Piece], quantiser: &Quantiser) -> Result<Vec<String>, Failure> {
-    let module = |piece: &Piece| {
-        let module = piece.name.strip_suffix(".weight")?;
-        (piece.shape.len() == 2 && !module.ends_with("embed_tokens")).then(|| module.to_owned())
-    };
-    let is_kept = |piece: &&Piece| !quantiser.applies(&piece.name, &piece.shape);
-    let mut kept: Vec<String> = pieces.iter().filter(is_kept).filter_map(module).collect();
-    if !kept.iter().any(|module| module == "lm_head") {
-        // A tied head is a module without a tensor.
-        kept.push("lm_head".to_owned());
-    }
-    let num_quantised = pieces.iter().filter(|piece| quantiser.applies(&piece.name, &piece.shape)).count();
-    if num_quantised == 0 {
+    let tensors = pieces.iter().map(|piece| (piece.name.as_str(), piece.shape.as_slice()));
+    quantiser.kept_modules(tensors).ok_or_else(|| {
+        let of = if quantiser.only_experts { "no matrix of an expert" } else { "no matrix" };
         let message =
-            format!("no matrix has columns that are a multiple of the group size {}", quantiser.group_size);
-        return Err(
-            Failure::data(message).with_hint("a smaller --group-size, such as 32, or --dtype fp8_block")
-        );
-    }
-    Ok(kept)
+            format!("{of} has columns that are a multiple of the group size {}", quantiser.group_size);
+        Failure::data(message).with_hint("a smaller --group-size, such as 32, or --dtype fp8_block")
+    })
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use slime_config::{RunConfig, RunDir, paths};
 use slime_exchange::{FsStore, Idle, Physical, Store, TrainerAction, TrainerConfig, refuse_second};
 use slime_trainer::{Scored, StepMetrics, Trainer};
 use slime_transport::Ways;
+use slime_weights::Quantiser;
 
 use crate::observe::{Observer, Trained};
 use crate::read_manifest::read_manifest;
@@ -180,7 +181,8 @@ fn lead(run: &Path, config: &RunConfig, start: Start, crew: &mut Crew<'_>) -> Re
                     if crew.trainer.policy().params().parallel().is_some() {
                         crew.give(Work::SendWeights)?;
                     }
-                    let wanted = Wanted { place, is_whole, readable };
+                    let quantiser = config.rollout.weights.as_ref().map(Quantiser::from);
+                    let wanted = Wanted { place, is_whole, readable, quantiser };
                     let policy = crew.trainer.policy();
                     let publication = write_version(ways.sender(), wanted, policy, origin)?;
                     crew.observer.updated_weights(place.version, publication.num_bytes, began);

@@ -5,6 +5,7 @@ mod budget;
 mod checkpoint;
 mod follow;
 mod observe;
+mod published;
 mod read_carried;
 mod read_manifest;
 mod read_samples;

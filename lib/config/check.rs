@@ -2,6 +2,7 @@
 
 use crate::algorithm_check;
 use crate::data::{Data, Eval, Split};
+use crate::engine_weights;
 use crate::error::{Error, Result};
 use crate::fp8;
 use crate::load::RunConfig;
@@ -111,6 +112,7 @@ fn training(config: &RunConfig) -> Result<()> {
     if train.min_lr > train.lr {
         return Err(Error::value("train.min_lr", &format!("at most train.lr {}", train.lr), train.min_lr));
     }
+    engine_weights::check(config)?;
     fp8::check(config)?;
     lora::check(config)?;
     config.cluster.check()?;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::buffer::{BufferOrder, Partial};
 use crate::dynamic_filter::{self, DynamicFilter};
+use crate::engine_weights::EngineWeights;
 use crate::{Error, HfConfig, Parallel, Result};
 
 /// Numbers of ranks that an error names.
@@ -71,6 +72,8 @@ pub struct Rollout {
     /// Tokens an engine guesses at once at most, from n-grams that stood before in the prompt, the response and the responses
     /// of its group; 0 guesses none. Samples are the same with and without.
     pub speculative_num_draft_tokens: u32,
+    /// `[rollout.weights]`: the form in which engines get the weights; missing, that of `model.dtype`.
+    pub weights: Option<EngineWeights>,
 }
 
 impl Rollout {
@@ -137,6 +140,7 @@ impl Default for Rollout {
             max_in_flight: 64,
             prefix_cache: true,
             speculative_num_draft_tokens: 0,
+            weights: None,
         }
     }
 }

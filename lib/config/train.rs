@@ -72,6 +72,9 @@ pub struct Train {
     pub mtp_loss_coef: Option<f64>,
     /// `[train.lora]`: adapters that are trained in place of the policy's parameters; missing trains these.
     pub lora: Option<Lora>,
+    /// Whether experts are computed as engines have them under `[rollout.weights]`, while gradients go straight to the weights behind
+    /// them (quantisation-aware training).
+    pub qat: bool,
     /// `[train.fp8]`: matrix products in fp8; missing computes in `model.dtype`.
     pub fp8: Option<Fp8>,
 }
@@ -97,6 +100,7 @@ impl Default for Train {
             freeze: Vec::new(),
             mtp_loss_coef: None,
             lora: None,
+            qat: false,
             fp8: None,
         }
     }

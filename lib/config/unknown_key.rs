@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::algorithm::{Algorithm, Checks, Correction, Critic, Reference, Teacher};
 use crate::data::{Data, DataSource, Eval, Model};
+use crate::engine_weights::EngineWeights;
 use crate::error::Error;
 use crate::fp8::Fp8;
 use crate::load::RunConfig;
@@ -50,6 +51,7 @@ fn owner(key: &str) -> Option<&'static str> {
         ("model", keys_of::<Model>()),
         ("data", keys_of::<Data>()),
         ("rollout", keys_of::<Rollout>()),
+        ("rollout.weights", keys_of::<EngineWeights>()),
         ("reward", keys_of::<Reward>()),
         ("train", keys_of::<Train>()),
         ("train.lora", keys_of::<Lora>()),

@@ -7,6 +7,7 @@ mod arguments;
 mod check;
 pub mod decode_inputs;
 mod error;
+pub mod fake_int4;
 pub mod fp8_cast;
 pub mod head_loss;
 pub mod paged_attention;

@@ -52,8 +52,10 @@ impl Matrix {
         if rows % side == 0 && columns % side == 0 {
             return Ok(());
         }
-        let (what, expected) = ("matrix for [train.fp8]", format!("rows and columns in multiples of {side}"));
-        Err(Error::Argument { what, expected, got: format!("{} [{rows}, {columns}]", self.name) })
+        let (name, expected) = (&self.name, format!("rows and columns in multiples of {side}"));
+        Err(conflict(format!(
+            "[train.fp8]: expected {expected}, got {name} [{rows}, {columns}] on this rank"
+        )))
     }
 }
 
@@ -143,6 +145,33 @@ impl Model {
         let (scales, largest, histories) = (zeros()?, zeros()?, vec![vec![0.0; history_len]; num_kept]);
         self.fp8 = Some(Fp8Products { scaling, matrices, scales, largest, history_len, histories });
         self.hand_out_fp8()
+    }
+
+    /// From now on experts are computed as they are behind groups of four-bit codes, and gradients go straight to the weights.
+    ///
+    /// # Errors
+    /// The model has no experts, or groups do not divide the columns of a matrix of this rank.
+    pub fn set_fake_int4(&mut self, group_size: u32) -> Result<()> {
+        let mut has_experts = false;
+        self.each_product(&mut |name, product| {
+            let Product::Experts(experts) = product else { return Ok(()) };
+            has_experts = true;
+            for (part, weight) in ["gate_up", "down"].into_iter().zip(experts.weights()) {
+                let columns = weight.size2()?.1;
+                if columns % i64::from(group_size) != 0 {
+                    let got = format!("{name}_{part} with {columns} on this rank");
+                    return Err(conflict(format!(
+                        "train.qat: expected columns in multiples of {group_size}, got {got}"
+                    )));
+                }
+            }
+            experts.set_fake_int4(i64::from(group_size));
+            Ok(())
+        })?;
+        if has_experts || self.config().moe.is_some() {
+            return Ok(());
+        }
+        Err(conflict(format!("train.qat: expected a model with experts, got {}", self.config().model_type)))
     }
 
     /// Gives every product what it needs of the scales.
@@ -256,15 +285,15 @@ fn check_device(kind: Kind, device: Device, scaling: Fp8Scaling, has_experts: bo
     let fits = if is_hopper { version == 90 } else { version >= 89 };
     if !fits {
         let expected = if is_hopper { "sm_90 for blocks and for experts" } else { "sm_89 or later" };
-        return Err(Error::Argument {
-            what: "GPU for [train.fp8]",
-            expected: expected.to_owned(),
-            got: arch,
-        });
+        return Err(conflict(format!("[train.fp8]: expected a GPU of {expected}, got {arch}")));
     }
     if kind == Kind::BFloat16 {
         return Ok(());
     }
-    let (what, expected) = ("dtype of a model with [train.fp8] on a GPU", "bf16".to_owned());
-    Err(Error::Argument { what, expected, got: format!("{kind:?}") })
+    Err(conflict(format!("[train.fp8]: expected a model in bf16 on a GPU, got {kind:?}")))
+}
+
+/// A setting that does not fit the model.
+fn conflict(text: String) -> Error {
+    slime_config::Error::Conflict(text).into()
 }

@@ -9,6 +9,8 @@ use slime_config::{
 pub struct Settings {
     /// `[train]`
     pub train: Train,
+    /// Under `train.qat`, the size of the groups that experts are computed behind.
+    pub int4_group_size: Option<u32>,
     /// `[algorithm]`
     pub algorithm: Algorithm,
     /// `[critic]`
@@ -107,6 +109,12 @@ impl Settings {
         let reference = config.reference.path.as_deref().unwrap_or(&config.model.path);
         Ok(Self {
             train: config.train.clone(),
+            int4_group_size: config
+                .rollout
+                .weights
+                .as_ref()
+                .filter(|_| config.train.qat)
+                .map(|weights| weights.group_size),
             algorithm: config.algorithm.clone(),
             critic: config.critic.clone(),
             checks: config.checks.clone(),
@@ -131,6 +139,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             train: Train::default(),
+            int4_group_size: None,
             algorithm: Algorithm::default(),
             critic: Critic::default(),
             checks: Checks::default(),

@@ -104,6 +104,10 @@ impl Trainer {
             let computed = [Some(&mut policy), reference.as_mut(), critic.as_mut()];
             computed.into_iter().flatten().try_for_each(|model| model.set_fp8(fp8))?;
         }
+        if let Some(group_size) = settings.int4_group_size {
+            let computed = [Some(&mut policy), reference.as_mut()];
+            computed.into_iter().flatten().try_for_each(|model| model.set_fake_int4(group_size))?;
+        }
         policy.params_mut().freeze(&settings.train.freeze)?;
         let algorithm = &settings.algorithm;
         // Heads are the last stage's.

@@ -94,7 +94,12 @@ impl Plan {
             Dtype::Fp8Tensor => Some(QuantisedForm::Fp8Tensor),
             Dtype::Int4Ct => Some(QuantisedForm::Int4Ct),
         };
-        let quantiser = form.map(|form| Quantiser { form, group_size: GROUP_SIZE, is_symmetric: true });
+        let quantiser = form.map(|form| Quantiser {
+            form,
+            group_size: GROUP_SIZE,
+            is_symmetric: true,
+            only_experts: false,
+        });
         Target { quantiser }
     }
 

@@ -4,6 +4,7 @@
 //! over its own rows and all of them are one grouped product, and has a gradient of its own. Suffixes: t tokens, k experts
 //! of a token, n pairs (t k), d hidden size, e experts, m width of an expert.
 
+use slime_kernel::fake_int4::fake_int4;
 use slime_kernel::fp8_cast::{Codes, Copies};
 use slime_kernel::silu_mul::{self, ExpertGradients, expert_backward};
 use slime_kernel::sum_rows::{Lists, sum_rows};
@@ -25,6 +26,8 @@ pub struct Experts {
     num_experts: i64,
     /// How the two products compute, where that is in fp8.
     fp8: Option<[Fp8; 2]>,
+    /// The size of the groups of four-bit codes that the weights are taken behind, where they are.
+    int4_group: Option<i64>,
 }
 
 impl Experts {
@@ -33,13 +36,19 @@ impl Experts {
     /// # Errors
     /// The storages are not of `num_experts` experts.
     pub fn new(gate_up: Tensor, down: Tensor, num_experts: usize) -> Result<Self> {
-        let experts = Self { gate_up, down, num_experts: num_experts as i64, fp8: None };
+        let experts = Self { gate_up, down, num_experts: num_experts as i64, fp8: None, int4_group: None };
         experts.matrices().map(|_| experts)
     }
 
     /// From now on [`train`] computes in fp8; the gradients of the weights, sums over the rows of each expert, stay as they are.
     pub fn set_fp8(&mut self, fp8: Option<[Fp8; 2]>) {
         self.fp8 = fp8;
+    }
+
+    /// From now on [`train`] takes the weights as they are behind groups of four-bit codes ([`fake_int4`]), and gives the storages the
+    /// gradients of these.
+    pub fn set_fake_int4(&mut self, group_size: i64) {
+        self.int4_group = Some(group_size);
     }
 
     /// The storages.
@@ -80,11 +89,12 @@ pub fn train(experts: &Experts, x_td: &Tensor, routed: &Routed) -> Result<Tensor
     let (gate_up_emd, down_edm) = experts.matrices()?;
     let mut inputs = vec![x_td, &routed.weights_tk, &gate_up_emd, &down_edm, &routed.ids_tk];
     inputs.extend(experts.fp8.iter().flatten().flat_map(Fp8::tensors));
+    let int4_group = experts.int4_group;
     let fp8 = experts.fp8.as_ref().map(|[of_both, _]| of_both.mode);
     // Asked here: within the function nothing requires a gradient, and training must round alike in all of its passes.
     let read = [x_td, &gate_up_emd, &down_edm];
     let is_served = can_serve(read) || can_serve_on_gpu(read);
-    let outputs = custom_function(&inputs, Dispatch { is_served, fp8 })?;
+    let outputs = custom_function(&inputs, Dispatch { is_served, fp8, int4_group })?;
     match outputs.as_slice() {
         [sum_td] => Ok(sum_td.shallow_clone()),
         _ => Err(Error::Context { what: "outputs of the experts", expected: 1, got: outputs.len() }),
@@ -179,6 +189,8 @@ struct Dispatch {
     is_served: bool,
     /// Which values have one scale, where products are in fp8.
     fp8: Option<Mode>,
+    /// The groups of four-bit codes that weights are taken behind, where they are.
+    int4_group: Option<i64>,
 }
 
 /// The matrices of all experts in a product, and how it computes.
@@ -234,6 +246,14 @@ impl Dispatch {
         if self.fp8.is_some_and(|mode| mode != Mode::Block) { 4 } else { 0 }
     }
 
+    /// A storage as the products take it. It is made anew in the backward pass rather than kept.
+    fn taken(&self, weight: &Tensor) -> Result<Tensor> {
+        match self.int4_group {
+            Some(group_size) => Ok(fake_int4(weight, group_size)?),
+            None => Ok(weight.shallow_clone()),
+        }
+    }
+
     /// Both products.
     fn matrices<'a>(
         &self,
@@ -250,8 +270,9 @@ impl Dispatch {
 
     fn outputs(&self, inputs: &[Tensor]) -> Result<Forward> {
         let ([x_td, weights_tk, gate_up_emd, down_edm, ids_tk], scales) = parts(inputs)?;
-        let [gate_up, down] = self.matrices([gate_up_emd, down_edm], scales)?;
-        let order = Order::new(ids_tk, down_edm, x_td.kind())?;
+        let (gate_up_emd, down_edm) = (self.taken(gate_up_emd)?, self.taken(down_edm)?);
+        let [gate_up, down] = self.matrices([&gate_up_emd, &down_edm], scales)?;
+        let order = Order::new(ids_tk, &down_edm, x_td.kind())?;
         let h = gate_up.forward(&order.scatter(x_td)?, &order.groups)?;
         let act_nm = if self.is_served || x_td.device().is_cuda() {
             super::silu_mul::silu_mul(&Workspace::default(), &h)?
@@ -270,9 +291,10 @@ impl Dispatch {
             let (expected, got) = (NUM_SAVED, rest.len());
             return Err(Error::Context { what: "saved tensors of the experts", expected, got });
         };
-        let [gate_up, down] = self.matrices([gate_up_emd, down_edm], scales)?;
+        let (gate_up_emd, down_edm) = (self.taken(gate_up_emd)?, self.taken(down_edm)?);
+        let [gate_up, down] = self.matrices([&gate_up_emd, &down_edm], scales)?;
         let ((t, k), kind) = (weights_tk.size2()?, x_td.kind());
-        let order = Order::of_tensors([a, b, c, d], [t, k], down_edm)?;
+        let order = Order::of_tensors([a, b, c, d], [t, k], &down_edm)?;
         let grad_nd = order.scatter(grad_td)?;
         // Of the activation as if every weight were 1: times the activation that is the slope of the weight.
         let slope_nm = down.backward(&grad_nd, &order.groups)?;

@@ -117,7 +117,8 @@ fn blocks_of_a_weight_are_those_that_are_published() {
     let [rows, _] = cast(&weight, &of).unwrap();
     let Codes { codes, scales } = rows.unwrap();
     let values = Vec::<f32>::try_from(weight.to_kind(Kind::Float).view(-1)).unwrap();
-    let quantiser = Quantiser { form: QuantisedForm::Fp8Block, group_size: 128, is_symmetric: true };
+    let quantiser =
+        Quantiser { form: QuantisedForm::Fp8Block, group_size: 128, is_symmetric: true, only_experts: false };
     let published = quantiser.quantise(&values, &[256, 640]).unwrap();
     let bytes = Vec::<u8>::try_from(codes.view_dtype(Kind::Uint8).view(-1)).unwrap();
     let scales = Vec::<f32>::try_from(scales.contiguous().view(-1)).unwrap();

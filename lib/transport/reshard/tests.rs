@@ -192,7 +192,8 @@ fn estimate_is_the_time_of_the_busiest_end() {
 fn quantised_boxes_travel_as_whole_blocks_or_later() {
     let text = DENSE.replace("\"hidden_size\":16", "\"hidden_size\":256").replace(":24,", ":768,");
     let config = parse(&text.replace("\"head_dim\":4", "\"head_dim\":128"));
-    let quantiser = Quantiser { form: QuantisedForm::Fp8Block, group_size: 128, is_symmetric: true };
+    let quantiser =
+        Quantiser { form: QuantisedForm::Fp8Block, group_size: 128, is_symmetric: true, only_experts: false };
     let target = Target { quantiser: Some(quantiser) };
     let plan = |trainer: usize, engine: usize| {
         let sides = [trainer, engine].map(|tp| layout(tp, 1, 1, 1, 1, 1));

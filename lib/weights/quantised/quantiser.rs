@@ -1,6 +1,7 @@
 //! Writes matrices in quantised form, with the `quantization_config` that tells others about it.
 
 use serde_json::{Map, Value, json};
+use slime_config::{EngineWeights, WeightForm};
 
 use super::fp8::{self, Size};
 use super::int4::{self, Fit, Int4, neighbours};
@@ -36,6 +37,20 @@ pub struct Quantiser {
     pub group_size: usize,
     /// Groups are symmetric around 0 (int4; those of AWQ never are).
     pub is_symmetric: bool,
+    /// Attention, dense MLPs and shared experts are left as they are.
+    pub only_experts: bool,
+}
+
+impl From<&EngineWeights> for Quantiser {
+    fn from(weights: &EngineWeights) -> Self {
+        let form = match weights.form {
+            WeightForm::Fp8Block => QuantisedForm::Fp8Block,
+            WeightForm::Fp8Tensor => QuantisedForm::Fp8Tensor,
+            WeightForm::Int4Ct => QuantisedForm::Int4Ct,
+        };
+        let (group_size, only_experts) = (weights.group_size as usize, weights.only_experts);
+        Self { form, group_size, is_symmetric: true, only_experts }
+    }
 }
 
 impl Quantiser {
@@ -46,7 +61,29 @@ impl Quantiser {
         let is_inside = [".self_attn.", ".mlp.", ".block_sparse_moe."].iter().any(|part| name.contains(part));
         let is_linear =
             is_inside && name.ends_with(".weight") && !name.ends_with("gate.weight") && shape.len() == 2;
-        is_linear && !shape.contains(&0) && self.divides(shape)
+        let is_asked = !self.only_experts || name.contains(".experts.");
+        is_linear && is_asked && !shape.contains(&0) && self.divides(shape)
+    }
+
+    /// The modules of `tensors`, names and shapes, whose matrices are left as they are, embeddings apart; `None` where all are.
+    pub fn kept_modules<'a>(
+        &self,
+        tensors: impl Iterator<Item = (&'a str, &'a [usize])>,
+    ) -> Option<Vec<String>> {
+        let (mut kept, mut has_quantised) = (Vec::new(), false);
+        for (name, shape) in tensors {
+            if self.applies(name, shape) {
+                has_quantised = true;
+                continue;
+            }
+            let module = name.strip_suffix(".weight").filter(|module| !module.ends_with("embed_tokens"));
+            kept.extend(module.filter(|_| shape.len() == 2).map(str::to_owned));
+        }
+        if !kept.iter().any(|module| module == "lm_head") {
+            // A tied head is a module without a tensor.
+            kept.push("lm_head".to_owned());
+        }
+        has_quantised.then_some(kept)
     }
 
     fn divides(&self, shape: &[usize]) -> bool {
