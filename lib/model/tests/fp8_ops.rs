@@ -1,10 +1,12 @@
-//! fp8 on a GPU against its definition: codes and scales to the bit, products within their rounding.
+//! fp8 on a GPU against its definition: codes and scales to the bit, products within their rounding; weights in fewer bits against
+//! what is published.
 //! `SLIME_REQUIRE_CUDA=1` makes a missing GPU a failure; without it these tests say so and check nothing.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 #[path = "../../../tests/gpu/gate.rs"]
 mod gate;
 
+use slime_kernel::fake_int4::fake_int4;
 use slime_kernel::fp8_cast::{Cast, Codes, Copies, Format, Scaling, cast, reference};
 use slime_model::ops::experts::{Experts, train as experts};
 use slime_model::ops::fp8::{Fp8, Mode};
@@ -124,6 +126,43 @@ fn blocks_of_a_weight_are_those_that_are_published() {
     let scales = Vec::<f32>::try_from(scales.contiguous().view(-1)).unwrap();
     let scales: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
     assert!(bytes == published[0] && scales == published[1]);
+}
+
+#[test]
+fn weights_behind_four_bits_are_those_that_are_published() {
+    let shape = [48, 128];
+    for group_size in [8, 32, 128] {
+        let weight = drawn(&[48, 128], 6);
+        let values = Vec::<f32>::try_from(weight.to_kind(Kind::Float).view(-1)).unwrap();
+        let form = QuantisedForm::Int4Ct;
+        let quantiser = Quantiser { form, group_size, is_symmetric: true, only_experts: true };
+        let parts = quantiser.quantise(&values, &shape).unwrap();
+        let words = parts[0].as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        let codes =
+            words.flat_map(|word| (0..8).map(move |at| f32::from((word >> (4 * at) & 0xf) as u8) - 8.0));
+        let scales = parts[1].as_chunks::<2>().0.iter();
+        let scales: Vec<f32> =
+            scales.map(|b| f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16)).collect();
+        let published: Vec<f32> =
+            codes.enumerate().map(|(at, code)| code * scales[at / group_size]).collect();
+        let published = Tensor::from_slice(&published).view([48, 128]).to_kind(Kind::BFloat16);
+        for (kind, device) in [
+            (Kind::BFloat16, Device::Cpu),
+            (Kind::Float, Device::Cpu),
+            (Kind::BFloat16, GPU),
+            (Kind::Float, GPU),
+        ] {
+            if device == GPU && !gate::has_gpu() {
+                continue;
+            }
+            let got = fake_int4(&weight.to_kind(kind).to_device(device), group_size as i64).unwrap();
+            assert_eq!(got.kind(), kind);
+            assert!(
+                got.to_device(Device::Cpu).to_kind(Kind::BFloat16).equal(&published),
+                "{kind:?} {device:?} {group_size}"
+            );
+        }
+    }
 }
 
 fn distance(got: &Tensor, expected: &Tensor) -> f64 {
