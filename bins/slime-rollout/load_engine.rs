@@ -31,6 +31,7 @@ impl Sampler {
         let (kind, device) = ranks::place(config)?;
         tracing::info!("computing in {}", slime_torch::cuda::describe(kind, device));
         let runner = ranks::load(Path::new(&config.model.path), (kind, device))?;
+        let runner = runner.with_kv_dtype(config.rollout.kv_cache_dtype);
         let max_num_seqs = config.rollout.max_in_flight as usize;
         let prompt_len = config.data.max_prompt_len.unwrap_or(config.longest_response());
         let seq_len = (prompt_len + config.longest_response()) as usize;

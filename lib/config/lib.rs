@@ -60,7 +60,7 @@ pub use metrics::{Metrics, Warnings};
 pub use parallel::{CpCommType, Parallel};
 pub use paths::{Physical, RunDir};
 pub use pipeline::{Pipeline, PipelineStage};
-pub use rollout::{Placement, Reward, Rollout, SandboxTier};
+pub use rollout::{KvCacheDtype, Placement, Reward, Rollout, SandboxTier};
 pub use routing_replay::RoutingReplay;
 pub use run::{Checkpoint, Device, Order, Run, Watchdog};
 pub use stage::Stage;

@@ -72,6 +72,8 @@ pub struct Rollout {
     /// Tokens an engine guesses at once at most, from n-grams that stood before in the prompt, the response and the responses
     /// of its group; 0 guesses none. Samples are the same with and without.
     pub speculative_num_draft_tokens: u32,
+    /// In what engines keep keys and values: `auto` (`model.dtype`) or `fp8_e4m3`, a byte each.
+    pub kv_cache_dtype: KvCacheDtype,
     /// `[rollout.weights]`: the form in which engines get the weights; missing, that of `model.dtype`.
     pub weights: Option<EngineWeights>,
 }
@@ -140,9 +142,21 @@ impl Default for Rollout {
             max_in_flight: 64,
             prefix_cache: true,
             speculative_num_draft_tokens: 0,
+            kv_cache_dtype: KvCacheDtype::Auto,
             weights: None,
         }
     }
+}
+
+/// In what an engine keeps keys and values; the names are `SGLang`'s.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvCacheDtype {
+    /// The type of the model.
+    #[default]
+    Auto,
+    /// Four bits of exponent and three of mantissa, without scales: what is beyond 448 is cut off.
+    Fp8E4m3,
 }
 
 /// Where rewards are computed.

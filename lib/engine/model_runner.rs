@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use slime_config::KvCacheDtype;
 use slime_model::{Context, DecodeRow, DecodeSteps, KvCache, Model, RowDraw};
 use slime_torch::Stream;
 use tch::{Device, Kind, Tensor, no_grad};
@@ -14,6 +15,7 @@ use crate::{Batch, Error, ForwardModel, Result, RunsAhead};
 pub struct ModelRunner {
     model: Model,
     kv: Option<KvCache>,
+    kv_dtype: KvCacheDtype,
     /// The experts of the last batch that wanted them.
     routes: Vec<u16>,
     /// Where a GPU's work goes, and its steps.
@@ -52,6 +54,7 @@ impl ModelRunner {
         Ok(Self {
             model,
             kv: None,
+            kv_dtype: KvCacheDtype::Auto,
             routes: Vec::new(),
             stream,
             steps: None,
@@ -59,6 +62,12 @@ impl ModelRunner {
             dir: dir.to_owned(),
             device,
         })
+    }
+
+    /// Keys and values are kept in this type from the next [`ForwardModel::allocate`] on.
+    #[must_use]
+    pub fn with_kv_dtype(self, kv_dtype: KvCacheDtype) -> Self {
+        Self { kv_dtype, ..self }
     }
 
     /// The same, where others compute with it what it does.
@@ -98,7 +107,7 @@ impl ModelRunner {
 
     /// Bytes one KV block of `block_size` tokens takes.
     pub fn block_bytes(&self, block_size: usize) -> usize {
-        KvCache::block_bytes(&self.model, block_size)
+        KvCache::block_bytes(&self.model, block_size, self.kv_dtype)
     }
 
     /// The hidden states `[rows, d]` whose logits are wanted; `late_t` are the tokens that the rows of `batch.late` have.
@@ -200,9 +209,11 @@ impl ForwardModel for ModelRunner {
     }
 
     fn allocate(&mut self, num_blocks: usize, block_size: usize, max_num_seqs: usize) -> Result<()> {
-        self.lead.as_ref().map_or(Ok(()), |lead| lead.allocate([num_blocks, block_size, max_num_seqs]))?;
+        self.lead
+            .as_ref()
+            .map_or(Ok(()), |lead| lead.allocate([num_blocks, block_size, max_num_seqs], self.kv_dtype))?;
         (self.steps, self.kv) = (None, None);
-        let allocated = KvCache::new(&self.model, num_blocks, block_size);
+        let allocated = KvCache::new(&self.model, num_blocks, block_size, self.kv_dtype);
         let kv = self.kv.insert(allocated.map_err(|error| failed(&self.dir, &error))?);
         if let Some(stream) = self.stream.filter(|_| DecodeSteps::is_supported(&self.model)) {
             let steps = DecodeSteps::new(&self.model, kv, max_num_seqs, stream);
@@ -344,6 +355,43 @@ mod tests {
                 assert_close(&completion.log_probs, &expected[prompt_len - 1..], name);
                 assert_close(&engine.score(0, &tokens, 0.9).unwrap(), &expected, name);
             }
+        }
+    }
+
+    fn fp8_engine(name: &str, num_blocks: usize, max_num_seqs: usize) -> Engine<ModelRunner> {
+        let runner = ModelRunner::load(&dir(name), Kind::Float, Device::Cpu).unwrap();
+        let runner = runner.with_kv_dtype(KvCacheDtype::Fp8E4m3);
+        let config = EngineConfig {
+            block_size: 4,
+            num_blocks,
+            max_num_seqs,
+            max_batch_tokens: 24,
+            ..EngineConfig::default()
+        };
+        Engine::new(runner, Arc::new(|_: &[u32]| String::new()), &config, 0).unwrap()
+    }
+
+    #[test]
+    fn keys_and_values_in_e4m3_are_near_and_give_the_same_tokens_in_every_batch() {
+        for name in ["llama_tied", "qwen3", "glm4_moe"] {
+            let (mut crowd, mut tight) = (fp8_engine(name, 64, 16), fp8_engine(name, 12, 3));
+            for id in 0..4 {
+                crowd.submit(request(id, 1.0)).unwrap();
+                tight.submit(request(id, 1.0)).unwrap();
+            }
+            let (crowd, tight) = (run(&mut crowd), run(&mut tight));
+            let mut most = 0.0_f32;
+            for (a, b) in crowd.iter().zip(&tight) {
+                assert_eq!(a.tokens, b.tokens, "{name}");
+                assert_close(&b.log_probs, &a.log_probs, name);
+                let mut tokens = request(a.id, 1.0).tokens;
+                let prompt_len = tokens.len();
+                tokens.extend(&a.tokens);
+                let exact = packed_log_probs(name, &tokens, 1.0);
+                let apart = a.log_probs.iter().zip(&exact[prompt_len - 1..]).map(|(a, b)| (a - b).abs());
+                most = apart.fold(most, f32::max);
+            }
+            assert!(most > 1e-4 && most < 0.2, "{name}: log-probs differ by {most}");
         }
     }
 

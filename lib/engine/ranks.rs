@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use slime_comm::{Collectives, Communicator, Layout, Mesh};
+use slime_config::KvCacheDtype;
 use slime_model::{Extra, Model, Parallel};
 use tch::{Device, Kind};
 
@@ -19,8 +20,8 @@ enum Word {
     Load(PathBuf),
     /// Its parameters become those of another one.
     Reload(PathBuf),
-    /// Its cache gets so many blocks, of so many tokens, for so many sequences.
-    Allocate([usize; 3]),
+    /// Its cache gets so many blocks, of so many tokens, for so many sequences; of fp8 or not.
+    Allocate([usize; 3], KvCacheDtype),
     /// A pass.
     Forward(Batch),
     /// A model is given up.
@@ -37,7 +38,7 @@ impl Word {
         match self {
             Self::Load(_) => 0,
             Self::Reload(_) => 1,
-            Self::Allocate(_) => 2,
+            Self::Allocate(..) => 2,
             Self::Forward(_) => FORWARD,
             Self::Drop => 4,
             Self::End => 5,
@@ -47,7 +48,10 @@ impl Word {
     fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Load(dir) | Self::Reload(dir) => dir.as_os_str().as_encoded_bytes().to_vec(),
-            Self::Allocate(sizes) => sizes.iter().flat_map(|size| (*size as u64).to_ne_bytes()).collect(),
+            Self::Allocate(sizes, dtype) => {
+                let is_fp8 = usize::from(*dtype == KvCacheDtype::Fp8E4m3);
+                sizes.iter().chain([&is_fp8]).flat_map(|size| (*size as u64).to_ne_bytes()).collect()
+            }
             Self::Forward(batch) => bytes_of(batch),
             Self::Drop | Self::End => Vec::new(),
         }
@@ -60,7 +64,9 @@ impl Word {
             1 => Self::Reload(dir()?),
             2 => {
                 let sizes = bytes.as_chunks::<8>().0.iter().map(|size| u64::from_ne_bytes(*size) as usize);
-                Self::Allocate(sizes.collect::<Vec<_>>().try_into().ok()?)
+                let [blocks, size, seqs, is_fp8] = sizes.collect::<Vec<_>>().try_into().ok()?;
+                let dtype = if is_fp8 == 1 { KvCacheDtype::Fp8E4m3 } else { KvCacheDtype::Auto };
+                Self::Allocate([blocks, size, seqs], dtype)
             }
             FORWARD => {
                 let words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word));
@@ -167,9 +173,10 @@ impl Ranks {
                 }
                 word => word,
             };
-            let model: &mut ModelRunner = models.get_mut(&number).ok_or(Error::Lost { what: "a model" })?;
+            let mut model: ModelRunner = models.remove(&number).ok_or(Error::Lost { what: "a model" })?;
             match word {
-                Word::Allocate([num_blocks, block_size, max_num_seqs]) => {
+                Word::Allocate([num_blocks, block_size, max_num_seqs], dtype) => {
+                    model = model.with_kv_dtype(dtype);
                     model.allocate(num_blocks, block_size, max_num_seqs)?;
                 }
                 Word::Reload(dir) => model.reload(&dir)?,
@@ -179,6 +186,7 @@ impl Ranks {
                 }
                 Word::Load(_) | Word::Drop | Word::End => {}
             }
+            models.insert(number, model);
         }
     }
 
@@ -232,8 +240,8 @@ impl Lead {
     }
 
     /// Before the same on this rank.
-    pub fn allocate(&self, sizes: [usize; 3]) -> Result<()> {
-        self.tell(&Word::Allocate(sizes))
+    pub fn allocate(&self, sizes: [usize; 3], dtype: KvCacheDtype) -> Result<()> {
+        self.tell(&Word::Allocate(sizes, dtype))
     }
 
     /// Before the same on this rank.

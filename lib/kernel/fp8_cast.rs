@@ -269,7 +269,7 @@ pub fn scales_of(largest: &Tensor, format: Format) -> Result<Tensor> {
     Ok(scales.f_where_self(&is_normal, &scales.f_ones_like()?)?)
 }
 
-fn codes(x: &Tensor, format: Format) -> Result<Tensor> {
+pub(crate) fn codes(x: &Tensor, format: Format) -> Result<Tensor> {
     let is_finite = x.f_isinf()?.f_logical_not()?;
     let kept = x.f_clamp(-format.largest(), format.largest())?;
     Ok(kept.f_where_self(&is_finite, &x.f_full_like(f64::NAN)?)?.f_to_kind(format.kind())?)

@@ -10,6 +10,7 @@ mod error;
 pub mod fake_int4;
 pub mod fp8_cast;
 pub mod head_loss;
+pub mod kv_fp8;
 pub mod paged_attention;
 pub mod qk_norm_rope;
 mod registry;

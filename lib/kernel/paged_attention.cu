@@ -3,7 +3,29 @@
 // positions are taken together depends on the token alone, so results do not depend on what else is in the batch.
 //
 // Macros: HEAD_DIM (a multiple of 8), NUM_HEADS, NUM_KV_HEADS, GROUP (query heads of a block, at most 8; divides
-// NUM_HEADS / NUM_KV_HEADS), KV_BLOCK (tokens of a cache block), SPLIT (a multiple of it), BF16 (1: bf16, 0: f32), THREADS.
+// NUM_HEADS / NUM_KV_HEADS), KV_BLOCK (tokens of a cache block), SPLIT (a multiple of it), BF16 (1: bf16, 0: f32), KV_FP8 (1: keys
+// and values are e4m3), THREADS.
+
+#if KV_FP8
+typedef unsigned char Stored;
+typedef uint2 Piece;
+
+// Two e4m3 numbers, each in the upper byte of a half, as bf16: exponent and mantissa fall into place but for the bias, which a
+// product makes good, subnormal numbers too.
+__device__ __forceinline__ u32 to_bf16(u32 halves) {
+    const u32 bits = (halves & 0x80008000u) | ((halves & 0x7f007f00u) >> 4);
+    u32 both;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(both) : "r"(bits), "r"(0x7b807b80u), "r"(0x80008000u));
+    return both;
+}
+
+__device__ __forceinline__ uint4 unpack(const uint2& piece) {
+    return make_uint4(to_bf16(__byte_perm(piece.x, 0, 0x1404)), to_bf16(__byte_perm(piece.x, 0, 0x3424)),
+                      to_bf16(__byte_perm(piece.y, 0, 0x1404)), to_bf16(__byte_perm(piece.y, 0, 0x3424)));
+}
+#else
+typedef Element Stored;
+#endif
 
 // Products of bf16 run on the tensor cores, others one by one.
 #define TENSOR_CORES (BF16 && HEAD_DIM % 64 == 0)
@@ -12,7 +34,8 @@ constexpr int TILES = NUM_HEADS / NUM_KV_HEADS / GROUP;
 
 // What a thread block works on.
 struct Work {
-    const Element *q, *keys, *values;
+    const Element* q;
+    const Stored *keys, *values;
     const int* blocks;
     u64 row;
     int kv_head, start, end;
@@ -35,6 +58,14 @@ constexpr bool HAS_ROOM_AHEAD = HEAD_DIM <= 128;
 
 __device__ __forceinline__ uint4 load(const Element* from) { return __ldg(reinterpret_cast<const uint4*>(from)); }
 
+#if KV_FP8
+__device__ __forceinline__ Piece load_piece(const Stored* from) { return __ldg(reinterpret_cast<const Piece*>(from)); }
+#else
+typedef uint4 Piece;
+__device__ __forceinline__ Piece load_piece(const Stored* from) { return load(from); }
+__device__ __forceinline__ uint4 unpack(const Piece& piece) { return piece; }
+#endif
+
 // c += a b, for a of 16 x 16 and b of 16 x 8. A lane (g = lane / 4, c = lane % 4) holds of a the rows g and g + 8, of b the
 // column g, each at k = 2c, 2c + 1 and 2c + 8, 2c + 9; of c the rows g and g + 8 at columns 2c and 2c + 1.
 __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
@@ -53,23 +84,23 @@ __device__ __forceinline__ u32 pack(float low, float high) {
 // as long as both factors agree. Of keys a lane holds position g of every 8, dimensions 8c .. 8c + 7 of every 32; of values
 // positions 2c, 2c + 1, 2c + 8, 2c + 9 of every 16, dimensions 8g .. 8g + 7 of every 64.
 struct Turn {
-    uint4 keys[2 * UNROLL][HEAD_DIM / 32];
-    uint4 values[UNROLL][4][HEAD_DIM / 64];
+    Piece keys[2 * UNROLL][HEAD_DIM / 32];
+    Piece values[UNROLL][4][HEAD_DIM / 64];
 
     __device__ __forceinline__ void fetch(const Work& work, int base, int g, int c) {
 #pragma unroll
         for (int t = 0; t < 2 * UNROLL; ++t) {
-            const Element* from = work.keys + work.place(base + t * 8 + g) + c * 8;
+            const Stored* from = work.keys + work.place(base + t * 8 + g) + c * 8;
 #pragma unroll
-            for (int b = 0; b < HEAD_DIM / 32; ++b) keys[t][b] = load(from + b * 32);
+            for (int b = 0; b < HEAD_DIM / 32; ++b) keys[t][b] = load_piece(from + b * 32);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const Element* from = work.values + work.place(base + u * 16 + (i / 2) * 8 + 2 * c + i % 2) + g * 8;
+                const Stored* from = work.values + work.place(base + u * 16 + (i / 2) * 8 + 2 * c + i % 2) + g * 8;
 #pragma unroll
-                for (int b = 0; b < HEAD_DIM / 64; ++b) values[u][i][b] = load(from + b * 64);
+                for (int b = 0; b < HEAD_DIM / 64; ++b) values[u][i][b] = load_piece(from + b * 64);
             }
         }
     }
@@ -108,8 +139,9 @@ __device__ __forceinline__ void attend(const Work& work, float (&sums)[GROUP][HE
             float product[4] = {};
 #pragma unroll
             for (int b = 0; b < HEAD_DIM / 32; ++b) {
-                multiply(product, query[b].x, 0, query[b].y, 0, turn.keys[t][b].x, turn.keys[t][b].y);
-                multiply(product, query[b].z, 0, query[b].w, 0, turn.keys[t][b].z, turn.keys[t][b].w);
+                const uint4 key = unpack(turn.keys[t][b]);
+                multiply(product, query[b].x, 0, query[b].y, 0, key.x, key.y);
+                multiply(product, query[b].z, 0, query[b].w, 0, key.z, key.w);
             }
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
@@ -148,9 +180,12 @@ __device__ __forceinline__ void attend(const Work& work, float (&sums)[GROUP][HE
             }
 #pragma unroll
             for (int b = 0; b < HEAD_DIM / 64; ++b) {
-                const u32* v[4];
+                u32 v[4][4];
 #pragma unroll
-                for (int i = 0; i < 4; ++i) v[i] = reinterpret_cast<const u32*>(&turn.values[u][i][b]);
+                for (int i = 0; i < 4; ++i) {
+                    const uint4 value = unpack(turn.values[u][i][b]);
+                    v[i][0] = value.x, v[i][1] = value.y, v[i][2] = value.z, v[i][3] = value.w;
+                }
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     // Dimensions 2j and 2j + 1 of neighbouring positions, side by side.
@@ -215,6 +250,26 @@ __device__ __forceinline__ void widen(const Raw& raw, float (&x)[8]) {
 #endif
 }
 
+#if KV_FP8
+typedef Piece RawStored;
+
+__device__ __forceinline__ RawStored load_stored(const Stored* from) { return __ldg(reinterpret_cast<const Piece*>(from)); }
+
+__device__ __forceinline__ void widen(const RawStored& raw, float (&x)[8]) {
+    const uint4 pairs = unpack(raw);
+    const u32 words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        x[2 * i] = __uint_as_float(words[i] << 16);
+        x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+#else
+typedef Raw RawStored;
+
+__device__ __forceinline__ RawStored load_stored(const Stored* from) { return load(from); }
+#endif
+
 __device__ __forceinline__ int part() { return threadIdx.x / LANES; }
 
 // One team's positions.
@@ -235,12 +290,12 @@ __device__ __forceinline__ void attend(const Work& work, float (&all_sums)[GROUP
     }
     // Every lane makes the same number of turns, so that teams of a warp may shuffle together.
     for (int base = work.start; base < work.end; base += PARTS * UNROLL) {
-        Raw keys[UNROLL], values[UNROLL];
+        RawStored keys[UNROLL], values[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             const u64 place = work.place(base + u * PARTS + part()) + lane * 8;
-            keys[u] = load(work.keys + place);
-            values[u] = load(work.values + place);
+            keys[u] = load_stored(work.keys + place);
+            values[u] = load_stored(work.values + place);
         }
         float scores[UNROLL][GROUP];
 #pragma unroll
@@ -304,7 +359,7 @@ __device__ __forceinline__ void attend(const Work& work, float (&all_sums)[GROUP
 // `seqs[i]`; partial_sums: [items, NUM_HEADS, splits, HEAD_DIM]; partial_weights: [items, NUM_HEADS, splits, 2], maximum
 // and sum. With one split the output is written at once. `scale` includes log2(e).
 extern "C" __global__ void __launch_bounds__(THREADS)
-paged_attention(Element* out, const Element* q, const Element* keys, const Element* values, const int* tables,
+paged_attention(Element* out, const Element* q, const Stored* keys, const Stored* values, const int* tables,
                 int table_len, const int* rows, const int* seqs, const int* visible, float scale, float* partial_sums,
                 float* partial_weights, int splits) {
     __shared__ int blocks[SPLIT / KV_BLOCK];

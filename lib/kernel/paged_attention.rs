@@ -11,6 +11,7 @@ use slime_cuda::{Launch, Program};
 use slime_torch::cuda::current_stream;
 use tch::{Device, Kind, Tensor};
 
+use crate::kv_fp8::{CODES, decode, define};
 use crate::registry::functions;
 use crate::{Error, Result};
 
@@ -73,7 +74,7 @@ pub fn is_supported(kind: Kind, head_dim: i64, device: Device) -> bool {
 }
 
 /// Writes the rows `items.rows_n` of `out_thk`; `q_thk` like it, `keys_pgk` and `values_pgk` the cache, all contiguous
-/// and of one kind, f32 or bf16, on one GPU. Scores, softmax and sums run in f32; scores are scaled by
+/// and of one kind, f32 or bf16, on one GPU, or the cache as codes of [`crate::kv_fp8`]. Scores, softmax and sums run in f32; scores are scaled by
 /// `1 / sqrt(head_dim)`.
 ///
 /// # Errors
@@ -92,7 +93,8 @@ pub fn serve(
     if num_items == 0 {
         return Ok(());
     }
-    let defines = defines(heads, kv_heads, dim, items.block_size as i64, q_thk.kind());
+    let kinds = (q_thk.kind(), keys_pgk.kind());
+    let defines = defines(heads, kv_heads, dim, items.block_size as i64, kinds);
     let program = Program { name: "paged_attention.cu", source: SOURCE, defines: &defines };
     let functions = functions(device, &program, &[NAME, "combine"])?;
     let [attention, combine] = functions.as_slice() else {
@@ -182,8 +184,10 @@ pub fn reference(
         let blocks = table_b.f_index_select(0, &at.f_floor_divide_scalar(size)?)?;
         let slots = blocks.f_mul_scalar(size)?.f_add(&at.f_remainder(size)?)?;
         let heads_first = |cache: &Tensor| {
-            let rows_pgk = cache.f_index_select(0, &slots)?.f_to_kind(wide)?;
-            rows_pgk.f_repeat_interleave_self_int(heads / kv_heads, 1, heads)?.f_permute([1, 0, 2])
+            let rows_pgk = decode(&cache.f_index_select(0, &slots)?, wide)?;
+            Ok::<_, Error>(
+                rows_pgk.f_repeat_interleave_self_int(heads / kv_heads, 1, heads)?.f_permute([1, 0, 2])?,
+            )
         };
         let (keys_hpk, values_hpk) = (heads_first(keys_pgk)?, heads_first(values_pgk)?);
         let q_h1k = q_thk.f_select(0, row)?.f_to_kind(wide)?.f_unsqueeze(1)?;
@@ -202,7 +206,13 @@ fn group(per_kv_head: i64) -> i64 {
     (1..=MAX_GROUP).rev().find(|size| per_kv_head % size == 0).unwrap_or(1)
 }
 
-fn defines(heads: i64, kv_heads: i64, dim: i64, block_size: i64, kind: Kind) -> [(&'static str, i64); 8] {
+fn defines(
+    heads: i64,
+    kv_heads: i64,
+    dim: i64,
+    block_size: i64,
+    (kind, cache): (Kind, Kind),
+) -> [(&'static str, i64); 9] {
     [
         ("HEAD_DIM", dim),
         ("NUM_HEADS", heads),
@@ -211,6 +221,7 @@ fn defines(heads: i64, kv_heads: i64, dim: i64, block_size: i64, kind: Kind) -> 
         ("KV_BLOCK", block_size),
         ("SPLIT", SPLIT),
         ("BF16", i64::from(kind == Kind::BFloat16)),
+        define(cache),
         ("THREADS", THREADS),
     ]
 }
@@ -245,7 +256,9 @@ fn check([out, q, keys, values]: [&Tensor; 4], items: &Items) -> Result<()> {
         return Err(refused("output", format!("{q:?}"), format!("{out:?}")));
     }
     for (what, tensor) in [("output", out), ("queries", q), ("keys", keys), ("values", values)] {
-        if tensor.kind() != kind || tensor.device() != device || !tensor.is_contiguous() {
+        let is_codes =
+            tensor.kind() == CODES && matches!(what, "keys" | "values") && keys.kind() == values.kind();
+        if (tensor.kind() != kind && !is_codes) || tensor.device() != device || !tensor.is_contiguous() {
             return Err(refused(what, format!("contiguous {kind:?} on {device:?}"), format!("{tensor:?}")));
         }
     }
@@ -291,8 +304,9 @@ mod tests {
     #[test]
     fn kernel_compiles_for_every_supported_gpu_and_shape() {
         for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 128), (28, 4, 128), (16, 16, 256), (4, 2, 8)] {
-            for kind in [Kind::Float, Kind::BFloat16] {
-                let defines = defines(heads, kv_heads, dim, 16, kind);
+            let kinds = [Kind::Float, Kind::BFloat16].map(|kind| [(kind, kind), (kind, CODES)]);
+            for kinds in kinds.concat() {
+                let defines = defines(heads, kv_heads, dim, 16, kinds);
                 let program = Program { name: "paged_attention.cu", source: SOURCE, defines: &defines };
                 for arch in ["sm_80", "sm_90", "sm_100"] {
                     match slime_cuda::compile(&program, arch) {
@@ -301,7 +315,7 @@ mod tests {
                             eprintln!("skipped: no libnvrtc.so");
                             return;
                         }
-                        Err(error) => panic!("{heads} heads of {dim}, {kind:?}, {arch}: {error}"),
+                        Err(error) => panic!("{heads} heads of {dim}, {kinds:?}, {arch}: {error}"),
                     }
                 }
             }

@@ -2,7 +2,26 @@
 // matrix of its own, k and v into their slots of the cache. A warp takes a head. What libtorch rounds between its operations
 // is rounded here too.
 //
-// Macros: BF16, HEAD_DIM (64, 128 or 256), NUM_HEADS, NUM_KV_HEADS, THREADS.
+// Macros: BF16, KV_FP8 (1: the cache is e4m3), HEAD_DIM (64, 128 or 256), NUM_HEADS, NUM_KV_HEADS, THREADS.
+
+#if KV_FP8
+typedef unsigned char Stored;
+
+// Cut off at the largest number, infinite ones as NaN.
+__device__ __forceinline__ void store2(Stored* first, Stored* second, float a, float b) {
+    const float infinity = __int_as_float(0x7f800000), none = __int_as_float(0x7fc00000);
+    a = fabsf(a) == infinity ? none : rounded(a), b = fabsf(b) == infinity ? none : rounded(b);
+    u16 both;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(b), "f"(a));
+    *first = both & 0xff, *second = both >> 8;
+}
+#else
+typedef Element Stored;
+
+__device__ __forceinline__ void store2(Stored* first, Stored* second, float a, float b) {
+    *first = narrow(a), *second = narrow(b);
+}
+#endif
 
 constexpr int HALF = HEAD_DIM / 2;
 constexpr int PER_LANE = HALF / 32;
@@ -13,7 +32,7 @@ constexpr int WARPS = THREADS / 32;
 // nothing; q: [tokens, NUM_HEADS, HEAD_DIM]; keys, values: [slots, NUM_KV_HEADS, HEAD_DIM].
 extern "C" __global__ void __launch_bounds__(THREADS)
     qk_norm_rope(const Element* qkv, const Element* q_weight, const Element* k_weight, const float* cos, const float* sin,
-                 const long long* slots, Element* q, Element* keys, Element* values, float eps) {
+                 const long long* slots, Element* q, Stored* keys, Stored* values, float eps) {
     const u64 token = blockIdx.x;
     const int head = blockIdx.y * WARPS + threadIdx.x / 32;
     if (head >= ALL_HEADS) return;
@@ -47,18 +66,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             a[i] = turned;
         }
     }
-    Element* to;
     if (is_query) {
-        to = q + (token * NUM_HEADS + head) * HEAD_DIM;
-    } else {
-        const long long slot = slots[token];
-        if (slot < 0) return;
-        const int kv_head = (head - NUM_HEADS) % NUM_KV_HEADS;
-        to = (is_key ? keys : values) + ((u64)slot * NUM_KV_HEADS + kv_head) * HEAD_DIM;
-    }
+        Element* to = q + (token * NUM_HEADS + head) * HEAD_DIM;
 #pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
-        to[first + i] = narrow(a[i]);
-        to[HALF + first + i] = narrow(b[i]);
+        for (int i = 0; i < PER_LANE; ++i) {
+            to[first + i] = narrow(a[i]);
+            to[HALF + first + i] = narrow(b[i]);
+        }
+        return;
     }
+    const long long slot = slots[token];
+    if (slot < 0) return;
+    const int kv_head = (head - NUM_HEADS) % NUM_KV_HEADS;
+    Stored* to = (is_key ? keys : values) + ((u64)slot * NUM_KV_HEADS + kv_head) * HEAD_DIM;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) store2(to + first + i, to + HALF + first + i, a[i], b[i]);
 }

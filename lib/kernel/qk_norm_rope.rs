@@ -8,6 +8,7 @@ use tch::{Device, Kind, Tensor};
 use crate::Result;
 use crate::arguments::Arguments;
 use crate::check::{bf16, device_of, is_as, is_element, refused};
+use crate::kv_fp8::{CODES, define};
 
 const NAME: &str = "qk_norm_rope";
 const SOURCE: &str = concat!(include_str!("element.cuh"), include_str!("qk_norm_rope.cu"));
@@ -40,7 +41,8 @@ pub struct Places<'a> {
     pub slots_t: &'a Tensor,
 }
 
-/// Writes the query heads of `qkv` `[t, (h + 2 g) k]` to `q_thk` and its keys and values to their slots of the cache.
+/// Writes the query heads of `qkv` `[t, (h + 2 g) k]` to `q_thk` and its keys and values to their slots of the cache, which may hold
+/// codes of [`crate::kv_fp8`] (`sm_89` and later).
 ///
 /// # Errors
 /// Tensors that do not fit each other or that [`is_supported`] refuses; no compiler or driver.
@@ -66,7 +68,8 @@ pub fn serve(
     is_as(NAME, "projection", qkv, (kind, &[num_tokens, all * dim], device))?;
     is_as(NAME, "queries", q_thk, (kind, &[num_tokens, heads, dim], device))?;
     for (what, cache) in [("keys", keys_pgk), ("values", values_pgk)] {
-        is_as(NAME, what, cache, (kind, &[num_slots, kv_heads, dim], device))?;
+        let of_cache = if keys_pgk.kind() == CODES { CODES } else { kind };
+        is_as(NAME, what, cache, (of_cache, &[num_slots, kv_heads, dim], device))?;
     }
     for (what, angles) in [("cosines", places.cos_tr), ("sines", places.sin_tr)] {
         is_as(NAME, what, angles, (Kind::Float, &[num_tokens, dim / 2], device))?;
@@ -79,7 +82,7 @@ pub fn serve(
         return Ok(());
     }
     let number = device_of(NAME, q_thk)?;
-    let defines = defines(kind, heads, kv_heads, dim);
+    let defines = defines((kind, keys_pgk.kind()), heads, kv_heads, dim);
     let program = Program { name: "qk_norm_rope.cu", source: SOURCE, defines: &defines };
     let arguments = Arguments::default()
         .tensor(qkv)
@@ -98,21 +101,23 @@ pub fn serve(
     unsafe { arguments.launch(number, (&program, NAME), (grid, THREADS)) }
 }
 
-fn defines(kind: Kind, heads: i64, kv_heads: i64, dim: i64) -> [(&'static str, i64); 5] {
+fn defines((kind, cache): (Kind, Kind), heads: i64, kv_heads: i64, dim: i64) -> [(&'static str, i64); 6] {
     let shape = [("HEAD_DIM", dim), ("NUM_HEADS", heads), ("NUM_KV_HEADS", kv_heads)];
-    [bf16(kind), shape[0], shape[1], shape[2], ("THREADS", THREADS)]
+    [bf16(kind), define(cache), shape[0], shape[1], shape[2], ("THREADS", THREADS)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::compiles;
+    use crate::check::{compiles, compiles_for};
 
     #[test]
     fn kernel_compiles_for_every_supported_gpu_and_shape() {
         for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 128), (16, 16, 256)] {
             for kind in [Kind::Float, Kind::BFloat16] {
-                compiles(NAME, SOURCE, &defines(kind, heads, kv_heads, dim));
+                compiles(NAME, SOURCE, &defines((kind, kind), heads, kv_heads, dim));
+                let fp8 = defines((kind, CODES), heads, kv_heads, dim);
+                compiles_for(&["sm_89", "sm_90", "sm_100"], NAME, SOURCE, &fp8);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Keys and values of running sequences in blocks: plain memory on the host, tensors on a device.
 
+use slime_config::KvCacheDtype;
+use slime_kernel::kv_fp8;
 use slime_weights::kv_heads;
 use tch::{Device, Tensor};
 
@@ -19,7 +21,7 @@ pub(crate) enum LayerKv {
         /// Values.
         v: HostBlocks,
     },
-    /// On a device, `[num_blocks * block_size, num_kv_heads, head_dim]`.
+    /// On a device, `[num_blocks * block_size, num_kv_heads, head_dim]`; codes of `kv_fp8` where they are in e4m3.
     Device {
         /// Keys.
         k: Tensor,
@@ -57,17 +59,20 @@ pub struct KvCache {
     shape: BlockShape,
     num_blocks: usize,
     device: Device,
+    dtype: KvCacheDtype,
 }
 
 impl KvCache {
-    /// `num_blocks` blocks of `block_size` tokens for the key-value heads that this rank has of `model`; in f32 on the host, in the
-    /// type of the model on a device.
+    /// `num_blocks` blocks of `block_size` tokens for the key-value heads that this rank has of `model`; on a device in its type or in
+    /// e4m3, on the host in f32, with what e4m3 leaves of a number.
     ///
     /// # Errors
     /// There is no room.
-    pub fn new(model: &Model, num_blocks: usize, block_size: usize) -> Result<Self> {
+    pub fn new(model: &Model, num_blocks: usize, block_size: usize, dtype: KvCacheDtype) -> Result<Self> {
         let (config, params) = (model.config(), model.params());
-        let (kind, device) = (params.kind(), params.device());
+        let device = params.device();
+        check_gpu(device, dtype)?;
+        let kind = if dtype == KvCacheDtype::Fp8E4m3 { kv_fp8::CODES } else { params.kind() };
         let (num_kv_heads, head_dim) = (num_kv_heads(model), config.head_dim);
         let shape = BlockShape { block_size, num_kv_heads, head_dim };
         let num_layers = config.num_hidden_layers;
@@ -75,7 +80,7 @@ impl KvCache {
             let len = num_blocks * shape.block_len();
             let layer = || LayerKv::Host { k: vec![0.0; len], v: vec![0.0; len] };
             let layers = (0..num_layers).map(|_| layer()).collect();
-            return Ok(Self { layers, on_device: None, shape, num_blocks, device });
+            return Ok(Self { layers, on_device: None, shape, num_blocks, device, dtype });
         }
         let num_slots = (num_blocks * block_size) as i64;
         let size = [num_layers as i64, 2, num_slots, num_kv_heads as i64, head_dim as i64];
@@ -86,14 +91,23 @@ impl KvCache {
                 Ok(LayerKv::Device { k: layer.f_select(0, 0)?, v: layer.f_select(0, 1)? })
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { layers, on_device: Some(all), shape, num_blocks, device })
+        Ok(Self { layers, on_device: Some(all), shape, num_blocks, device, dtype })
     }
 
     /// Bytes that one block takes over all layers on this rank.
-    pub fn block_bytes(model: &Model, block_size: usize) -> usize {
+    pub fn block_bytes(model: &Model, block_size: usize, dtype: KvCacheDtype) -> usize {
         let (config, params) = (model.config(), model.params());
-        let element = if params.device() == Device::Cpu { 4 } else { params.kind().elt_size_in_bytes() };
+        let element = match (params.device(), dtype) {
+            (Device::Cpu, _) => 4,
+            (_, KvCacheDtype::Fp8E4m3) => 1,
+            (_, KvCacheDtype::Auto) => params.kind().elt_size_in_bytes(),
+        };
         2 * config.num_hidden_layers * num_kv_heads(model) * config.head_dim * block_size * element
+    }
+
+    /// Whether keys and values are in e4m3.
+    pub(crate) fn is_fp8(&self) -> bool {
+        self.dtype == KvCacheDtype::Fp8E4m3
     }
 
     /// Tokens of a block.
@@ -168,4 +182,16 @@ impl KvCache {
 /// Key-value heads of a rank.
 fn num_kv_heads(model: &Model) -> usize {
     kv_heads(model.config(), model.params().place().tp).len()
+}
+
+/// That a GPU writes e4m3.
+fn check_gpu(device: Device, dtype: KvCacheDtype) -> Result<()> {
+    let Device::Cuda(number) = device else { return Ok(()) };
+    let arch = slime_cuda::Device::open(number)?.arch()?;
+    let version = arch.trim_start_matches("sm_").parse::<u32>().unwrap_or(0);
+    if dtype == KvCacheDtype::Auto || version >= 89 {
+        return Ok(());
+    }
+    let text = format!("rollout.kv_cache_dtype \"fp8_e4m3\": expected a GPU of sm_89 or later, got {arch}");
+    Err(slime_config::Error::Conflict(text).into())
 }

@@ -3,7 +3,7 @@
 //! product, both measured in this run.
 //!
 //! `cargo bench --workspace --bench engine` (`tests/gpu/engine.sh` runs it with the libraries it needs); `SHAPES` (`0.6b,8b`),
-//! `WORKLOADS` (`mixed,long,one`) and `REPEATS` choose.
+//! `WORKLOADS` (`mixed,long,one`), `KV` (`auto`, `fp8_e4m3`) and `REPEATS` choose. The floor is that of a cache in bf16.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use slime_config::HfConfig;
+use slime_config::{HfConfig, KvCacheDtype};
 use slime_engine::{Engine, EngineConfig, ModelRunner, Request, SampleSeed, SamplingParams};
 use slime_model::{Model, ParamStore};
 use slime_torch::cuda;
@@ -127,6 +127,11 @@ fn main() {
         let model_bytes = params.num_parameters() as f64 * 2.0;
         let runner =
             ModelRunner::new(Model::new(config.clone(), params).unwrap(), Path::new("random")).unwrap();
+        let kv = match std::env::var("KV").as_deref() {
+            Ok("fp8_e4m3") => KvCacheDtype::Fp8E4m3,
+            _ => KvCacheDtype::Auto,
+        };
+        let runner = runner.with_kv_dtype(kv);
         let engine_config = EngineConfig {
             num_blocks: 256 * 2048 / 16 + 512,
             max_num_seqs: 256,

@@ -1,5 +1,6 @@
 //! Packed, with shared prompts, in pages, in bf16: the same numbers.
 
+use slime_config::KvCacheDtype;
 use slime_model::{Context, KvCache, Model, Segment};
 use tch::{Device, Kind, Tensor};
 
@@ -70,7 +71,7 @@ fn paged_steps_give_the_hidden_states_of_the_whole_sequence() {
                 model.forward(&mut context, tokens).unwrap()
             })
             .collect();
-        let mut kv = KvCache::new(&model, 16, 8).unwrap();
+        let mut kv = KvCache::new(&model, 16, 8, KvCacheDtype::Auto).unwrap();
         let tables = [vec![3, 1, 7, 0, 9, 11], vec![2, 15, 4, 5, 14, 6]];
         // A prefill, a longer chunk over what is kept, one new token, and a mixture of chunk and single token.
         let mut done = [0u32; 2];
@@ -113,7 +114,7 @@ fn bf16_stays_near_f32_packed_and_paged() {
         let bound = 0.05 * want.abs().max().double_value(&[]);
         assert!(max_diff(&got, &want) < bound, "{name}: packed");
 
-        let mut kv = KvCache::new(&model, 3, 8).unwrap();
+        let mut kv = KvCache::new(&model, 3, 8, KvCacheDtype::Auto).unwrap();
         let table = [vec![1, 0, 2]];
         for (start, len) in [(0u32, 12u32), (12, 11), (23, 1)] {
             let (q_lens, context_lens) = ([len], [start + len]);
@@ -137,7 +138,7 @@ fn bf16_stays_near_f32_packed_and_paged() {
 #[test]
 fn copied_block_continues_like_the_original() {
     let model = load("llama", Kind::Float);
-    let mut kv = KvCache::new(&model, 4, 8).unwrap();
+    let mut kv = KvCache::new(&model, 4, 8, KvCacheDtype::Auto).unwrap();
     let prompt = ids(5, 1);
     let table = [vec![0]];
     let _ = model.forward(&mut Context::paged(&mut kv, &table, &[5], &[5]).unwrap(), &prompt).unwrap();

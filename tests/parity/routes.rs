@@ -1,5 +1,6 @@
 //! Experts that are recorded and replayed.
 
+use slime_config::KvCacheDtype;
 use slime_model::{Context, KvCache, Routes, Segment};
 use tch::{Device, Kind, Tensor};
 
@@ -54,7 +55,7 @@ fn replayed_routes_are_taken_packed_and_paged_and_bring_perturbed_routers_togeth
         assert!(max_diff(&replay(&own), &free) < 1e-6, "{name}: free rows");
 
         // The same in pages: a chunk, another, a single token.
-        let mut kv = KvCache::new(&model, 24, 8).unwrap();
+        let mut kv = KvCache::new(&model, 24, 8, KvCacheDtype::Auto).unwrap();
         let table = [(0..24).rev().collect::<Vec<u32>>()];
         let (mut paged_routes, width) = (Vec::new(), shape[1] * shape[2]);
         for (start, len) in [(0usize, 80usize), (80, 80), (160, 1)] {

@@ -7,6 +7,7 @@ mod gate;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use slime_kernel::kv_fp8::encode;
 use slime_kernel::paged_attention::{Items, reference, serve};
 use tch::{Device, Kind, Tensor};
 
@@ -90,6 +91,35 @@ fn reference_is_dense_attention_of_the_gathered_positions() {
             false,
         );
         assert!(distance(&got.get(i as i64), &expected.squeeze_dim(1)) < 1e-12);
+    }
+}
+
+#[test]
+fn kernel_reads_a_cache_in_e4m3() {
+    if !gate::has_gpu() {
+        return;
+    }
+    let device = Device::Cuda(0);
+    let lens: [&[usize]; 3] = [&[1], &[17, 511, 512, 513], &[1, 2, 3, 64, 1500]];
+    for (heads, kv_heads, dim) in
+        [(9, 3, 64), (32, 8, 128), (28, 4, 128), (16, 16, 256), (4, 2, 8), (11, 1, 32)]
+    {
+        for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::BFloat16, 4e-3)] {
+            for lens in lens {
+                let case = case(lens, heads, kv_heads, dim, kind, device);
+                // Subnormal and large ones too.
+                let codes = |x: &Tensor| encode(&(x * x.abs().pow_tensor_scalar(3))).unwrap();
+                let cache = (&codes(&case.keys), &codes(&case.values));
+                let (q, out) = (&case.q * 0.02, case.q.zeros_like());
+                serve(&out, &q, cache, &case.items).unwrap();
+                let got = out.index_select(0, &case.items.rows_n.to_kind(Kind::Int64));
+                let error = distance(&got, &reference(&q, cache, &case.items).unwrap());
+                assert!(
+                    error < tolerance,
+                    "{heads}/{kv_heads} heads of {dim}, {kind:?}, {lens:?}: {error:e}"
+                );
+            }
+        }
     }
 }
 

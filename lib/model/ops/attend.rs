@@ -1,5 +1,6 @@
 //! Attention of a packed or paged batch. Suffixes: t tokens, h query heads, g key-value heads, k `head_dim`.
 
+use slime_kernel::kv_fp8;
 use slime_torch::split_rows::{Readers, gather_rows};
 use slime_torch::{floats_mut, rows_of};
 use tch::{Device, Kind, Tensor};
@@ -104,6 +105,12 @@ fn serve(paged: &mut Paged<'_>, at: usize, q_thk: &Tensor, k_tgk: &Tensor, v_tgk
     let (block_tables, q_lens, context_lens) = (paged.block_tables, &paged.q_lens, &paged.context_lens);
     let batch = paged_attention::Batch { block_tables, q_lens, context_lens, shape };
     let (t, heads, dim) = q_thk.size3()?;
+    let is_fp8 = paged.kv.is_fp8();
+    // Also what attends to itself sees what the cache will have of it.
+    let kept = |x: &Tensor| if is_fp8 { kv_fp8::encode(x) } else { Ok(x.shallow_clone()) };
+    let (k_kept, v_kept) = (kept(k_tgk)?, kept(v_tgk)?);
+    let seen = |x: &Tensor| kv_fp8::decode(x, q_thk.kind());
+    let (k_tgk, v_tgk) = (&seen(&k_kept)?, &seen(&v_kept)?);
     let new = (q_thk, k_tgk, v_tgk);
     match paged.kv.layer_mut(at)? {
         LayerKv::Host { k, v } => {
@@ -129,8 +136,8 @@ fn serve(paged: &mut Paged<'_>, at: usize, q_thk: &Tensor, k_tgk: &Tensor, v_tgk
             let Some(on_device) = &paged.on_device else {
                 return Err(Error::Context { what: "batches on the device", expected: 1, got: 0 });
             };
-            let _ = k.f_index_copy_(0, &on_device.slots_t, k_tgk)?;
-            let _ = v.f_index_copy_(0, &on_device.slots_t, v_tgk)?;
+            let _ = k.f_index_copy_(0, &on_device.slots_t, &k_kept)?;
+            let _ = v.f_index_copy_(0, &on_device.slots_t, &v_kept)?;
             let has_kernel = slime_kernel::paged_attention::is_supported(q_thk.kind(), dim, q_thk.device());
             let out_thk = Tensor::f_empty([t, heads, dim], (q_thk.kind(), q_thk.device()))?;
             if has_kernel {
@@ -141,7 +148,7 @@ fn serve(paged: &mut Paged<'_>, at: usize, q_thk: &Tensor, k_tgk: &Tensor, v_tgk
             let cached = |seq, len| {
                 let slots =
                     Tensor::f_from_slice(&batch.slots_of(seq, 0..len))?.f_to_device(q_thk.device())?;
-                Ok((k.f_index_select(0, &slots)?, v.f_index_select(0, &slots)?))
+                Ok((seen(&k.f_index_select(0, &slots)?)?, seen(&v.f_index_select(0, &slots)?)?))
             };
             let out = out_thk.f_view((t, heads * dim))?;
             for (start, rows) in dense_chunks(&batch, if has_kernel { PREFILL_LEN } else { 0 }, new, cached)?

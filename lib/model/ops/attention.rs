@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use slime_kernel::kv_fp8;
 use slime_kernel::qk_norm_rope::{Norm, Places};
 use slime_torch::Group;
 use tch::{Kind, Tensor};
@@ -166,7 +167,8 @@ fn serve_on_gpu(
     slime_kernel::paged_attention::serve(&out_thk, &q_thk, cache, &batch.decode)?;
     if let Some(prefill) = &batch.prefill {
         let rows = |x: &Tensor, rows: &Tensor| x.f_index_select(0, rows);
-        let (k, v) = (rows(cache.0, &prefill.slots_s)?, rows(cache.1, &prefill.slots_s)?);
+        let cached = |x: &Tensor| kv_fp8::decode(&rows(x, &prefill.slots_s)?, q_thk.kind());
+        let (k, v) = (cached(cache.0)?, cached(cache.1)?);
         let q = rows(&q_thk, &prefill.rows_q)?;
         let attended = slime_torch::varlen_attention(&q, &k, &v, &prefill.chunks)?;
         let mut all = out_thk.shallow_clone();

@@ -8,6 +8,8 @@ mod gate;
 
 use slime_kernel::fake_int4::fake_int4;
 use slime_kernel::fp8_cast::{Cast, Codes, Copies, Format, Scaling, cast, reference};
+use slime_kernel::kv_fp8;
+use slime_kernel::qk_norm_rope::{self, Norm, Places};
 use slime_model::ops::experts::{Experts, train as experts};
 use slime_model::ops::fp8::{Fp8, Mode};
 use slime_model::ops::fp8_linear;
@@ -160,6 +162,46 @@ fn weights_behind_four_bits_are_those_that_are_published() {
             assert!(
                 got.to_device(Device::Cpu).to_kind(Kind::BFloat16).equal(&published),
                 "{kind:?} {device:?} {group_size}"
+            );
+        }
+    }
+}
+
+#[test]
+fn keys_and_values_are_kept_as_codes() {
+    if !gate::has_gpu() {
+        return;
+    }
+    for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 128), (4, 4, 256)] {
+        for kind in [Kind::BFloat16, Kind::Float] {
+            let t = 37;
+            let on = |x: Tensor| x.to_kind(kind).to_device(GPU);
+            let qkv = on(drawn(&[t, (heads + 2 * kv_heads) * dim], 1));
+            let weight = on(drawn(&[dim], 2));
+            let angles = (Tensor::arange(t * dim / 2, (Kind::Float, GPU)) * 0.1).view([t, dim / 2]);
+            let slots = (Tensor::arange(t, (Kind::Int64, GPU)) * 5).remainder(64);
+            let (cos, sin) = (angles.cos(), angles.sin());
+            let places = Places { cos_tr: &cos, sin_tr: &sin, slots_t: &slots };
+            let norm = Norm { q_k: &weight, k_k: &weight, eps: 1e-6 };
+            let run = |of_cache: Kind| {
+                let cache = [0, 1].map(|_| Tensor::zeros([64, kv_heads, dim], (of_cache, GPU)));
+                let q = Tensor::zeros([t, heads, dim], (kind, GPU));
+                qk_norm_rope::serve(&qkv, Some(norm), places, &q, (&cache[0], &cache[1])).unwrap();
+                let [keys, values] = cache;
+                [q, keys, values]
+            };
+            let ([q, keys, values], [q_plain, k_plain, v_plain]) = (run(kv_fp8::CODES), run(kind));
+            assert!(q.equal(&q_plain));
+            // In f32 a key that is rounded to bf16 first may fall to the code beside it.
+            let differing = |codes: &Tensor, plain: &Tensor| {
+                let expected = kv_fp8::encode(&plain.to_kind(Kind::BFloat16)).unwrap();
+                codes.ne_tensor(&expected).sum(Kind::Int64).int64_value(&[]) as f64 / codes.numel() as f64
+            };
+            let shares = [differing(&keys, &k_plain), differing(&values, &v_plain)];
+            let bound = if kind == Kind::BFloat16 { 0.0 } else { 0.01 };
+            assert!(
+                shares.iter().all(|share| *share <= bound),
+                "{heads} {dim} {kind:?}: {shares:?} of codes differ"
             );
         }
     }
