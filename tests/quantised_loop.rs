@@ -100,9 +100,13 @@ fn every_transport_carries_quantised_weights() {
     for (transport, form) in [("disk", "fp8_block"), ("shm", "fp8_tensor"), ("delta", "int4_ct")] {
         let form_set = format!("rollout.weights.form={form}");
         let transport_set = format!("sync.transport={transport}");
-        let run = run_dir(&dir, transport, &[&form_set, &transport_set, "rollout.weights.group_size=16"]);
+        let size = "rollout.weights.group_size=16";
+        let sets = [&form_set, &transport_set, size, "rollout.kv_cache_dtype=fp8_e4m3"];
+        let run = run_dir(&dir, transport, &sets);
         whole(&run, &TOGETHER);
-        assert_consumed_once(&run, &deeds(&run));
+        let deeds = deeds(&run);
+        assert_consumed_once(&run, &deeds);
+        assert!(deeds.last_reward > deeds.first_reward + 0.1, "{transport}, {form}: nothing was learned");
         let apart = apart(&run);
         assert!(apart > 1e-4 && apart < 0.3, "{transport}, {form}: log-probs differ by {apart}");
         if transport == "disk" {

@@ -63,7 +63,7 @@ impl Published {
         &self,
         name: &str,
         bytes: &[u8],
-        write: &mut dyn FnMut(&str, &[u8]) -> Result<(), Failure>,
+        mut write: impl FnMut(&str, &[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let spec = self.places.get(name).and_then(|at| self.plain.get(*at));
         let Some((spec, quantiser)) = spec.and_then(|spec| Some((spec, self.quantiser_of(spec)?))) else {

@@ -51,7 +51,7 @@ pub fn write_version(
     };
     let mut outgoing = sender.begin(version).map_err(failure!())?;
     let mut write = |name: &str, bytes: &[u8]| {
-        published.each_part(name, bytes, &mut |name, bytes| outgoing.write(name, bytes).map_err(failure!()))
+        published.each_part(name, bytes, |name, bytes| outgoing.write(name, bytes).map_err(failure!()))
     };
     each_tensor(params.whole_tensors(), &mut write)?;
     carried.write(&mut write)?;

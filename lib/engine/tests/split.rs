@@ -2,6 +2,9 @@
 //! with guesses, after new weights.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../../tests/gpu/gate.rs"]
+mod gate;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,7 +35,9 @@ const SPLIT: [(&str, [usize; 3]); 15] = [
 ];
 
 fn dir(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name)
+    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
+    // On a machine that did not build this they are elsewhere.
+    std::env::var_os("SLIME_FIXTURES").map_or_else(here, PathBuf::from).join(name)
 }
 
 fn config(num_blocks: usize, num_draft_tokens: usize) -> EngineConfig {
@@ -88,8 +93,19 @@ fn work(runner: ModelRunner, config: &EngineConfig, after: &Path) -> (Vec<Comple
     (done, scores)
 }
 
-/// On every rank of a world; the others follow rank 0.
+/// On every rank of a world on the CPU.
 fn on_ranks(
+    name: &str,
+    split: [usize; 3],
+    config: &EngineConfig,
+    after: &Path,
+) -> (Vec<Completion>, Vec<f32>) {
+    on_ranks_of(Device::Cpu, name, split, config, after)
+}
+
+/// On every rank of a world; the others follow rank 0.
+fn on_ranks_of(
+    device: Device,
     name: &str,
     [tp, ep, etp]: [usize; 3],
     config: &EngineConfig,
@@ -100,10 +116,10 @@ fn on_ranks(
         let is_first = comm.rank() == 0;
         let ranks = Ranks::new(comm, layout);
         if !is_first {
-            ranks.follow(Kind::Float, Device::Cpu).unwrap();
+            ranks.follow(Kind::Float, device).unwrap();
             return None;
         }
-        let runner = ranks.load(&dir(name), Kind::Float, Device::Cpu).unwrap();
+        let runner = ranks.load(&dir(name), Kind::Float, device).unwrap();
         let done = work(runner, config, after);
         ranks.end().unwrap();
         Some(done)
@@ -175,6 +191,23 @@ fn a_tight_cache_and_guesses_change_nothing() {
             let what = format!("{name} {split:?} {config:?}");
             assert_same(&on_ranks(name, split, &config, &after), &expected, &what);
         }
+    }
+}
+
+#[test]
+fn ranks_that_share_a_gpu_give_the_tokens_of_one_there() {
+    if !gate::has_gpu() {
+        return;
+    }
+    let halves = tempfile::tempdir().unwrap();
+    for (name, split) in [("qwen3", [2, 1, 1]), ("qwen3_moe", [2, 2, 1]), ("glm4_moe", [2, 1, 2])] {
+        let after = halved(name, halves.path());
+        let config = config(64, 0);
+        let device = Device::Cuda(0);
+        let runner = ModelRunner::load(&dir(name), Kind::Float, device).unwrap();
+        let alone = work(runner, &config, &after);
+        let split = on_ranks_of(device, name, split, &config, &after);
+        assert_same(&split, &alone, &format!("{name} on a GPU"));
     }
 }
 
