@@ -13,10 +13,6 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tiny_loop::{TOGETHER, TRAIN, assert_consumed_once, deeds, run_dir, whole};
 
-#[path = "fixtures/tiny_weights.rs"]
-#[allow(dead_code, reason = "the model is named here")]
-mod tiny_weights;
-
 const CONVERT: &str = env!("CARGO_BIN_EXE_slime-convert");
 const INT4: [&str; 3] =
     ["rollout.weights.form=int4_ct", "rollout.weights.group_size=16", "rollout.weights.only_experts=true"];
@@ -24,9 +20,7 @@ const INT4: [&str; 3] =
 /// A folder with a tiny mixture whose every token is a number.
 fn mixture() -> TempDir {
     let dir = TempDir::new().unwrap();
-    let weights = dir.path().join("weights");
-    fs::create_dir(&weights).unwrap();
-    tiny_weights::write_model(&weights, "qwen3_moe");
+    tiny_loop::weights_of(dir.path(), Some("qwen3_moe"));
     dir
 }
 
