@@ -32,13 +32,11 @@ fn imitating(is_qat: bool) -> Settings {
     settings
 }
 
+/// Losses, and gradients by the names of their tensors.
+type Run = (Vec<f64>, Vec<(String, Tensor)>);
+
 /// Loss and whole gradients of every step of some rollouts, on every rank.
-fn train(
-    model: Model,
-    comm: Arc<dyn Communicator>,
-    settings: Settings,
-    num: usize,
-) -> (Vec<f64>, Vec<(String, Tensor)>) {
+fn train(model: Model, comm: Arc<dyn Communicator>, settings: Settings, num: usize) -> Run {
     let mut trainer = Trainer::new(model, comm, settings).unwrap();
     let (mut losses, mut grads) = (Vec::new(), Vec::new());
     for _ in 0..num {
@@ -51,7 +49,7 @@ fn train(
     (losses, grads)
 }
 
-fn on(layout: Layout, settings: &Settings, num: usize) -> Vec<(Vec<f64>, Vec<(String, Tensor)>)> {
+fn on(layout: Layout, settings: &Settings, num: usize) -> Vec<Run> {
     tch::set_num_threads(1);
     let run = |comm: Arc<dyn Communicator>| train(load(&comm, layout), comm, settings.clone(), num);
     match layout.tp * layout.pp * layout.dp * layout.cp {
