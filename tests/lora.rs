@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use slime_weights::{WeightDir, decode_f32};
-use tiny_loop::{NUM_STEPS, TOGETHER, newest, run_dir, whole};
+use tiny_loop::{NUM_STEPS, TOGETHER, kill, newest, run_dir, start_all, wait_until, whole};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(name)
@@ -180,4 +180,30 @@ fn a_run_publishes_merged_weights_and_its_checkpoint_is_exported() {
     assert!(output.status.success(), "{}", told(&output));
     let file = |dir: &Path| fs::read(dir.join("adapter_model.safetensors")).unwrap();
     assert_eq!(file(&dir.path().join("again")), file(&out));
+}
+
+#[test]
+fn checkpoints_of_a_run_without_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_dir(&dir, "run", &[]);
+    let mut tools = start_all(&TOGETHER, &run);
+    let complete = || newest(&run.join("checkpoint"), 1).filter(|path| path.join("COMPLETE").exists());
+    wait_until(&run, "a checkpoint", || complete().is_some());
+    tools.iter_mut().for_each(|tool| kill(&mut tool.child));
+    let mut export = Command::new(env!("CARGO_BIN_EXE_slime-convert"));
+    let output = export.arg("export").arg(complete().unwrap()).arg(dir.path().join("out")).output().unwrap();
+    assert_eq!(output.status.code(), Some(65), "{}", told(&output));
+    assert!(told(&output).contains("a checkpoint of a run without [train.lora]"), "{}", told(&output));
+    let text = fs::read_to_string(run.join("run.toml")).unwrap();
+    for (section, expected) in [
+        ("[train.lora]\nrank = 4\n", "expected train.lora {\"rank\":4,"),
+        ("[train.fp8]\nscaling = \"tensor\"\n", "expected train.fp8 {\"scaling\":\"tensor\","),
+    ] {
+        fs::write(run.join("run.toml"), format!("{text}\n{section}")).unwrap();
+        let mut trainer = Command::new(env!("CARGO_BIN_EXE_slime-train"));
+        let output = trainer.env("OMP_NUM_THREADS", "1").arg("--follow").arg(&run).output().unwrap();
+        assert_eq!(output.status.code(), Some(65), "{}", told(&output));
+        assert!(told(&output).contains(expected), "{}", told(&output));
+        assert!(told(&output).contains("it was trained with null"), "{}", told(&output));
+    }
 }

@@ -81,6 +81,7 @@ fn on(device: Device, len: u32) {
 
 #[test]
 fn trainings_repeat_to_the_bit() {
+    tch::set_num_threads(1);
     on(Device::Cpu, 48);
 }
 
