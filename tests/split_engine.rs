@@ -42,12 +42,18 @@ fn samples(weights: &Path, ranks: usize) -> Option<Vec<Value>> {
 
 #[test]
 fn samples_are_those_of_one_rank() {
-    let dir = TempDir::new().unwrap();
-    let weights = tiny_loop::weights(dir.path());
-    let alone = samples(&weights, 1).unwrap();
-    let Some(split) = samples(&weights, 2) else { return };
-    assert_eq!((split.len(), alone.len()), (12, 12));
-    for (split, alone) in split.iter().zip(&alone) {
+    for (family, ranks) in [("llama", 2), ("qwen3_moe", 4)] {
+        let dir = TempDir::new().unwrap();
+        let weights = tiny_loop::weights_of(dir.path(), Some(family));
+        let alone = samples(&weights, 1).unwrap();
+        let Some(split) = samples(&weights, ranks) else { return };
+        assert_eq!((split.len(), alone.len()), (12, 12));
+        assert_same(&split, &alone);
+    }
+}
+
+fn assert_same(split: &[Value], alone: &[Value]) {
+    for (split, alone) in split.iter().zip(alone) {
         assert_eq!(split["tokens"], alone["tokens"]);
         let log_probs = |sample: &Value| {
             let list = sample["rollout_log_probs"].as_array().unwrap().iter();
@@ -91,7 +97,7 @@ fn a_loop_with_a_split_engine_learns_and_survives_the_kill_of_a_rank() {
     let rank = second_rank(&run).expect("a second rank");
     assert!(Command::new("kill").args(["-9", &rank]).status().unwrap().success());
     let output = job.wait_with_output().unwrap();
-    assert!(!output.status.success() && told(&output).contains('1'), "{}", told(&output));
+    assert!(!output.status.success() && told(&output).contains("rank 1"), "{}", told(&output));
     let output = follow(&run).unwrap().wait_with_output().unwrap();
     assert!(output.status.success(), "{}", told(&output));
     assert!(trainer.wait().unwrap().success(), "{}", log(&run));

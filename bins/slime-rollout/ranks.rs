@@ -49,7 +49,7 @@ pub fn run(
         place(config).and_then(|(kind, device)| ranks.follow(kind, device).map_err(failure!()))
     };
     match result {
-        Err(failure) if failure.code != exit::TRY_AGAIN => {
+        Err(failure) if placement.rank > 0 || failure.code != exit::TRY_AGAIN => {
             Placement::let_rank_0_speak();
             let message = format!("rank {}: {}", comm.rank(), failure.message);
             slime_cli::report("slime-rollout", &Failure { message, ..failure.clone() });

@@ -31,6 +31,16 @@ __device__ __forceinline__ float quotient(float x, float scale, float inverse) {
     return fmaf(fmaf(-first, scale, x), inverse, first);
 }
 
+// One of eight neighbours as they lie in memory, where they take half the registers.
+__device__ __forceinline__ float at(const Packed& packed, int j) {
+#if BF16
+    const u32 pairs[4] = {packed.x, packed.y, packed.z, packed.w};
+    return __uint_as_float(j % 2 ? pairs[j / 2] & 0xffff0000u : pairs[j / 2] << 16);
+#else
+    return packed.x[j];
+#endif
+}
+
 // What a code is times, from the largest magnitude of its values.
 __device__ __forceinline__ float scale_of(float largest) {
     const float scale = largest / LARGEST;
@@ -43,7 +53,7 @@ __device__ __forceinline__ float scale_of(float largest) {
 // before. Otherwise scales are written: of lines to row_scales [columns / 128, padded] and column_scales [padded / 128,
 // columns]; of blocks to row_scales [padded / 128, row_step] and column_scales [columns / 128, column_step]. largest, or null,
 // becomes the largest magnitude if that is larger than what is there; it holds a float that is not negative.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BF16 ? 3 : 1)
     fp8_cast(const Element* x, unsigned char* codes, unsigned char* turned, float* row_scales, float* column_scales,
              int* largest, int rows, int columns, int padded, int row_step, int column_step) {
     __shared__ u32 tile[SIDE * COLUMN / 4];
@@ -55,15 +65,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int row = top + local_row, column = left + local_column;
     const u64 matrix = blockIdx.z;
     x += matrix * rows * columns;
-    float v[8][8];
+    Packed v[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        Eight eight;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) eight.x[j] = 0;
-        if (row + i < rows && column < columns) eight = load8(x + (u64)(row + i) * columns + column);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) v[i][j] = eight.x[j];
+        v[i] = Packed{};
+        if (row + i < rows && column < columns) v[i] = load_packed(x + (u64)(row + i) * columns + column);
     }
 
     float row_scale[8], column_scale[8];
@@ -79,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < 8; ++i)
 #pragma unroll
-            for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(v[i][j]));
+            for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(at(v[i], j)));
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, step));
         if (lane == 0) of_columns[warp][0] = most;
@@ -98,8 +104,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < 8; ++i)
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-            most_of_row[i] = fmaxf(most_of_row[i], fabsf(v[i][j]));
-            most_of_column[j] = fmaxf(most_of_column[j], fabsf(v[i][j]));
+            most_of_row[i] = fmaxf(most_of_row[i], fabsf(at(v[i], j)));
+            most_of_column[j] = fmaxf(most_of_column[j], fabsf(at(v[i], j)));
         }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -151,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const float scale = row_scale[i], inverse = 1 / scale;
 #pragma unroll
             for (int j = 0; j < 4; ++j)
-                low[j] = quotient(v[i][j], scale, inverse), high[j] = quotient(v[i][j + 4], scale, inverse);
+                low[j] = quotient(at(v[i], j), scale, inverse), high[j] = quotient(at(v[i], j + 4), scale, inverse);
             if (row + i < padded && column < columns)
                 *reinterpret_cast<uint2*>(codes + (u64)(row + i) * columns + column) =
                     make_uint2(codes_of(low), codes_of(high));
@@ -164,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float scale = column_scale[j], inverse = 1 / scale;
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            low[i] = quotient(v[i][j], scale, inverse), high[i] = quotient(v[i + 4][j], scale, inverse);
+            low[i] = quotient(at(v[i], j), scale, inverse), high[i] = quotient(at(v[i + 4], j), scale, inverse);
         u32* to = tile + ((local_column + j) * COLUMN + local_row) / 4;
         to[0] = codes_of(low), to[1] = codes_of(high);
     }

@@ -1,7 +1,7 @@
 # a replica of two ranks is a step of its own and gets the weights of a trainer of two
 # shellcheck shell=bash disable=SC1010,SC2012,SC2015,SC2016,SC2154
 needs_nodes 4
-tiny run rollout.num_replicas=2 rollout.tp=2 reward.placement=separate
+tiny run rollout.num_replicas=2 rollout.tp=2 parallel.tp=2 reward.placement=separate
 submit --nodes=4 "$sbatch/loop.sh" "$config"
 ends "$job" COMPLETED
 is_whole 4
