@@ -189,7 +189,9 @@ fn checkpoints_of_a_run_without_are_refused_by_name() {
     let mut tools = start_all(&TOGETHER, &run);
     let complete = || newest(&run.join("checkpoint"), 1).filter(|path| path.join("COMPLETE").exists());
     wait_until(&run, "a checkpoint", || complete().is_some());
-    tools.iter_mut().for_each(|tool| kill(&mut tool.child));
+    for tool in &mut tools {
+        kill(&mut tool.child);
+    }
     let mut export = Command::new(env!("CARGO_BIN_EXE_slime-convert"));
     let output = export.arg("export").arg(complete().unwrap()).arg(dir.path().join("out")).output().unwrap();
     assert_eq!(output.status.code(), Some(65), "{}", told(&output));
