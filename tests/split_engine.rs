@@ -87,17 +87,30 @@ fn follow(run: &Path) -> Option<Child> {
     Some(command.arg("--follow").arg(run).stderr(Stdio::piped()).spawn().unwrap())
 }
 
+/// A trainer that has published version 0 and stands still, so that the loop does the first step and waits.
+fn stopped_trainer(run: &Path) -> Child {
+    let trainer = start(TRAIN, &[], run);
+    wait_until(run, "version 0", || run.join("version/000000.e001.json").exists());
+    tiny_loop::signal(&trainer, "-STOP");
+    trainer
+}
+
+fn end(mut child: Child) {
+    tiny_loop::kill(&mut child);
+}
+
 #[test]
 fn a_loop_with_a_split_engine_learns_and_survives_the_kill_of_a_rank() {
     let dir = TempDir::new().unwrap();
     let run = run_dir(&dir, "run", &["rollout.tp=2", "sync.transport=shm"]);
-    let Some(job) = follow(&run) else { return };
-    let mut trainer = start(TRAIN, &[], &run);
-    wait_until(&run, "a manifest", || manifest(&run, 1).exists());
+    let mut trainer = stopped_trainer(&run);
+    let Some(job) = follow(&run) else { return end(trainer) };
+    wait_until(&run, "a manifest", || manifest(&run, 0).exists());
     let rank = second_rank(&run).expect("a second rank");
     assert!(Command::new("kill").args(["-9", &rank]).status().unwrap().success());
     let output = job.wait_with_output().unwrap();
     assert!(!output.status.success() && told(&output).contains("rank 1"), "{}", told(&output));
+    tiny_loop::signal(&trainer, "-CONT");
     let output = follow(&run).unwrap().wait_with_output().unwrap();
     assert!(output.status.success(), "{}", told(&output));
     assert!(trainer.wait().unwrap().success(), "{}", log(&run));
@@ -116,11 +129,12 @@ fn a_loop_with_a_split_engine_learns_and_survives_the_kill_of_a_rank() {
 fn a_drained_engine_ends_on_all_ranks_and_goes_on() {
     let dir = TempDir::new().unwrap();
     let run = run_dir(&dir, "run", &["rollout.tp=2"]);
-    let Some(job) = follow(&run) else { return };
-    let mut trainer = start(TRAIN, &[], &run);
+    let mut trainer = stopped_trainer(&run);
+    let Some(job) = follow(&run) else { return end(trainer) };
     wait_until(&run, "a manifest", || manifest(&run, 0).exists());
     tiny_loop::signal(&job, "-TERM");
     let output = job.wait_with_output().unwrap();
+    tiny_loop::signal(&trainer, "-CONT");
     assert!(!told(&output).contains("panicked"), "{}", told(&output));
     let output = follow(&run).unwrap().wait_with_output().unwrap();
     assert!(output.status.success(), "{}", told(&output));
